@@ -1,0 +1,46 @@
+// What packrnn_bench can be told on its command line.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace packrnn::bench {
+
+/// Name of the real data among the mixes, for --mix.
+inline constexpr const char* kRealData = "JapaneseVowels";
+
+struct Options {
+  // What is run.
+  std::string cell = "lstm";
+  std::int64_t hidden = 256;
+  std::int64_t layers = 1;
+  bool bidirectional = false;
+  // On what.
+  std::int64_t batch = 64;
+  std::vector<std::string> mixes;  // empty: all, and the real data
+  std::string lengths_file;
+  std::int64_t features = 0;  // 0: each mix's own
+  std::uint64_t seed = 1;
+  bool list = false;
+  // How.
+  int threads = 0;  // 0: all
+  bool pin = true;
+  bool quick = false;
+  double budget_seconds = 0.0;  // 0: 75, or 10 when quick
+  std::string json_file;        // empty: in the build folder
+
+  double budget() const { return budget_seconds > 0.0 ? budget_seconds : quick ? 10.0 : 75.0; }
+  std::int64_t batches() const { return quick ? 1 : 3; }
+};
+
+struct Parsed {
+  Options options;
+  /// The program is to end with this status: help was asked for, or the command line is wrong; what
+  /// there is to say has been said. Negative: go on.
+  int exit_status = -1;
+};
+
+Parsed parse_options(int argc, char** argv);
+
+}  // namespace packrnn::bench

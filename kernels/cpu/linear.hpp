@@ -1,0 +1,13 @@
+// The CPU body of kernels/linear.hpp; arguments are already checked.
+#pragma once
+
+#include "packrnn/kernels/linear.hpp"
+
+namespace packrnn::kernels::cpu {
+
+std::int64_t linear_panel_elements(std::int64_t outputs, std::int64_t k, Dtype dtype);
+void pack_linear(const TensorView& weight, const TensorSpan& panels);
+void linear(Context& context, const TensorView& x, const TensorView& panels, const TensorView& bias,
+            const TensorSpan& y);
+
+}  // namespace packrnn::kernels::cpu

@@ -1,0 +1,153 @@
+// The matrix product under every CPU layer; included once per instruction set.
+//
+// Weights are packed once into panels. A panel covers kWidth vectors of output columns and all of K,
+// k outermost: panel[k][kWidth * lanes]. A tile of rows x vectors of accumulators stays in registers
+// while k runs; each accumulator is one chain of fused multiply-adds over ascending k that starts
+// from its initial value. Splitting rows into tiles, K into blocks or columns over threads moves
+// accumulators through memory but never reorders a chain: that is contract C1.
+
+#if defined(PACKRNN_CPU_PANEL_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef PACKRNN_CPU_PANEL_INL
+#undef PACKRNN_CPU_PANEL_INL
+#else
+#define PACKRNN_CPU_PANEL_INL
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstdint>
+
+HWY_BEFORE_NAMESPACE();
+namespace packrnn::kernels::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class T>
+using Tag = hn::ScalableTag<T>;
+template <class T>
+inline constexpr std::int64_t kLanes = static_cast<std::int64_t>(hn::MaxLanes(Tag<T>()));
+
+/// Vector registers decide the tile: 6 x 4 accumulators of 32 registers, 6 x 2 (or 4 x 3) of 16.
+inline constexpr bool kManyRegisters = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON;
+template <int kWidth>
+inline constexpr int kTileVectors = kManyRegisters || kWidth == 3 ? kWidth : std::min(kWidth, 2);
+template <int kWidth>
+inline constexpr int kTileRows = kManyRegisters || kTileVectors<kWidth> < 3 ? 6 : 4;
+/// Rows that share one pass over a panel; their results wait in a small buffer for the epilogue.
+inline constexpr int kGroupRows = 48;
+/// Bytes of a panel read per block of K when there are rows enough to read it again: stays in L1.
+inline constexpr std::int64_t kBlockBytes = 32 * 1024;
+
+/// A matrix of rows; `stride` is in elements.
+template <class T>
+struct Rows {
+  T* data;
+  std::int64_t stride;
+
+  HWY_INLINE T* operator[](std::int64_t row) const { return data + row * stride; }
+};
+
+/// out[r][v] = init[r][v] + sum over k of a[r][k] * b[k][v], for kRows rows and kVectors vectors;
+/// b advances by `step` elements per k. init may be out.
+template <int kRows, int kVectors, class T>
+HWY_INLINE void tile(std::int64_t k_count, Rows<const T> a, const T* HWY_RESTRICT b,
+                     std::int64_t step, Rows<const T> init, Rows<T> out) {
+  const Tag<T> d;
+  constexpr std::int64_t kN = kLanes<T>;
+  hn::Vec<Tag<T>> sum[kRows][kVectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::LoadU(d, init[r] + v * kN);
+  for (std::int64_t k = 0; k < k_count; ++k, b += step) {
+    hn::Vec<Tag<T>> weight[kVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) weight[v] = hn::Load(d, b + v * kN);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const auto x = hn::Set(d, a[r][k]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(x, weight[v], sum[r][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) hn::StoreU(sum[r][v], d, out[r] + v * kN);
+}
+
+/// tile() for a row count known at run time, 1 .. kMaxRows.
+template <int kMaxRows, int kVectors, class T>
+HWY_INLINE void tile_rows(std::int64_t rows, std::int64_t k_count, Rows<const T> a, const T* b,
+                          std::int64_t step, Rows<const T> init, Rows<T> out) {
+  if constexpr (kMaxRows > 1) {
+    if (rows < kMaxRows)
+      return tile_rows<kMaxRows - 1, kVectors>(rows, k_count, a, b, step, init, out);
+  }
+  tile<kMaxRows, kVectors>(k_count, a, b, step, init, out);
+}
+
+/// out[r][columns] = init[r][columns] + a[r] . panel, for any number of rows, over the vectors
+/// [kFirst, kFirst + kCount) of a panel of kWidth vectors. `init` and `out` point at column kFirst.
+template <int kWidth, int kFirst, int kCount, class T>
+HWY_NOINLINE void panel_product(std::int64_t rows, std::int64_t k_count, Rows<const T> a,
+                                const T* panel, Rows<const T> init, Rows<T> out) {
+  constexpr std::int64_t kN = kLanes<T>, kStep = kWidth * kN;
+  panel += kFirst * kN;
+  if (rows <= 2) {  // too few rows to fill the tile: all vectors at once keep enough chains going
+    tile_rows<2, kCount>(rows, k_count, a, panel, kStep, init, out);
+    return;
+  }
+  constexpr int kRows = kTileRows<kWidth>, kVectors = std::min(kTileVectors<kWidth>, kCount);
+  static_assert(kCount % kVectors == 0);
+  const std::int64_t block =
+      rows <= kRows ? k_count
+                    : std::max<std::int64_t>(64, kBlockBytes / (kStep * std::int64_t{sizeof(T)}));
+  const std::int64_t tiles = (rows + kRows - 1) / kRows;
+  for (std::int64_t k = 0; k < k_count || k == 0; k += block) {
+    const std::int64_t terms = std::min(block, k_count - k);
+    const Rows<const T> from = k == 0 ? init : Rows<const T>{out.data, out.stride};
+    for (std::int64_t i = 0; i < tiles; ++i) {  // rows are dealt evenly: no thin last tile
+      const std::int64_t first = rows * i / tiles, count = rows * (i + 1) / tiles - first;
+      for (int v = 0; v < kCount; v += kVectors)
+        tile_rows<kRows, kVectors>(count, terms, Rows<const T>{a[first] + k, a.stride},
+                                   panel + k * kStep + v * kN, kStep,
+                                   Rows<const T>{from[first] + v * kN, from.stride},
+                                   Rows<T>{out[first] + v * kN, out.stride});
+    }
+  }
+}
+
+inline std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+/// Fills panels of kWidth vectors and K terms for `columns` padded columns;
+/// `row_of_column(c)` is the weight row behind column c, or nullptr for a column of zeros.
+template <int kWidth, class T, class RowOfColumn>
+void fill_panels(std::int64_t columns, std::int64_t k_count, RowOfColumn&& row_of_column,
+                 T* panels) {
+  constexpr std::int64_t kStep = kWidth * kLanes<T>;
+  const T* row[kStep];
+  for (std::int64_t first = 0; first < columns; first += kStep) {
+    for (std::int64_t j = 0; j < kStep; ++j) row[j] = row_of_column(first + j);
+    for (std::int64_t k = 0; k < k_count; ++k, panels += kStep)
+      for (std::int64_t j = 0; j < kStep; ++j) panels[j] = row[j] ? row[j][k] : T{0};
+  }
+}
+
+/// Stores the first `count` lanes of v, all of them when count is larger.
+template <class T>
+HWY_INLINE void store_first(hn::Vec<Tag<T>> v, std::int64_t count, T* out) {
+  const Tag<T> d;
+  if (count >= kLanes<T>) return hn::StoreU(v, d, out);
+  HWY_ALIGN T lanes[kLanes<T>];
+  hn::Store(v, d, lanes);
+  for (std::int64_t i = 0; i < count; ++i) out[i] = lanes[i];
+}
+
+}  // namespace packrnn::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard

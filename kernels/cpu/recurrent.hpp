@@ -1,0 +1,19 @@
+// The CPU body of kernels/recurrent.hpp; arguments are already checked.
+#pragma once
+
+#include "packrnn/kernels/recurrent.hpp"
+
+namespace packrnn::kernels::cpu {
+
+std::int64_t recurrent_panel_elements(const RecurrentShape& shape);
+void pack_recurrent(const RecurrentShape& shape, const RecurrentWeights& weights,
+                    const TensorSpan& panels);
+void recurrent_forward(Context& context, const RecurrentShape& shape, const PackedLayout& layout,
+                       const TensorView& x, std::span<const RecurrentDirection> directions,
+                       const TensorSpan& y, const TensorSpan& cells);
+
+/// Plan::algorithm is the number of threads per direction, 0 for the calling thread alone.
+const Plan& recurrent_plan(Context& context, const RecurrentShape& shape,
+                           const PackedLayout& layout, std::int64_t directions);
+
+}  // namespace packrnn::kernels::cpu

@@ -1,0 +1,76 @@
+// One recurrent layer over a packed batch: both directions, all steps. Equations and gate orders are
+// PyTorch's (docs/math.md).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "packrnn/runtime/context.hpp"
+#include "packrnn/runtime/packed_layout.hpp"
+#include "packrnn/runtime/tensor.hpp"
+
+namespace packrnn::kernels {
+
+/// Gate blocks of a weight, in row order: LSTM i f g o; GRU r z n; RNN one.
+/// `gru` resets after the recurrent product (PyTorch, cuDNN), `gru_reset_before` before it (the
+/// original paper, ONNX's default, Keras with reset_after=False).
+enum class Cell : std::uint8_t { lstm, gru, gru_reset_before, rnn_tanh, rnn_relu };
+
+/// G: 4, 3 or 1.
+int gates(Cell cell) noexcept;
+std::string_view name_of(Cell cell) noexcept;
+
+/// What the packed weights of one direction of one layer are made for.
+struct RecurrentShape {
+  Cell cell = Cell::lstm;
+  std::int64_t input = 0;       // I
+  std::int64_t hidden = 0;      // H
+  std::int64_t projection = 0;  // P of an LSTM with projection; 0: none
+  Dtype dtype = Dtype::f32;     // f32 or f64; others throw Unsupported
+
+  /// Width S of h: P with projection, else H.
+  std::int64_t state() const noexcept { return projection > 0 ? projection : hidden; }
+};
+
+/// PyTorch's parameters of one direction. The biases may be undefined (none), `w_hr` is [P, H] with
+/// projection and undefined without.
+struct RecurrentWeights {
+  TensorView w_ih;  // [G*H, I]
+  TensorView w_hh;  // [G*H, S]
+  TensorView b_ih;  // [G*H]
+  TensorView b_hh;  // [G*H]
+  TensorView w_hr;  // [P, H]
+};
+
+/// Elements of the packed form on this machine.
+std::int64_t recurrent_panel_elements(const RecurrentShape& shape);
+
+/// Assigns the packed form of `weights` to `panels` [recurrent_panel_elements]. The form is of this
+/// machine and process: never store it.
+void pack_recurrent(const RecurrentShape& shape, const RecurrentWeights& weights,
+                    const TensorSpan& panels);
+
+/// One direction of the layer. States are in the caller's order of sequences.
+struct RecurrentDirection {
+  TensorView panels;
+  bool reverse = false;  // starts at each sequence's own end
+  TensorView h_0;        // [N, S]; undefined: zeros
+  TensorView c_0;        // [N, H], LSTM only; undefined: zeros
+  TensorSpan h_n;        // [N, S], assigned
+  TensorSpan c_n;        // [N, H], assigned, LSTM only
+};
+
+/// Assigns y [total, D*S] (direction d in columns d*S ..), the final states, and, when defined, the
+/// cell states of every step, cells [total, D*H] (LSTM only). x is [total, I]; y and cells may not
+/// overlap x or each other. A sequence of length zero gets its initial state as its final state.
+void recurrent_forward(Context& context, const RecurrentShape& shape, const PackedLayout& layout,
+                       const TensorView& x, std::span<const RecurrentDirection> directions,
+                       const TensorSpan& y, const TensorSpan& cells = {});
+
+/// What recurrent_forward() will do with such a batch, and why nothing faster: one line.
+std::string explain_recurrent(Context& context, const RecurrentShape& shape,
+                              const PackedLayout& layout, std::int64_t directions);
+
+}  // namespace packrnn::kernels

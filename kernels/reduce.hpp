@@ -1,0 +1,21 @@
+// Reductions over the elements of each packed sequence. The elements of one sequence are combined in
+// time order, in float (f32, f16, bf16) or double (f64), one accumulator per feature: a result has
+// the same bits whatever sequences stand beside it and however many threads work (contract C1).
+#pragma once
+
+#include "packrnn/runtime/context.hpp"
+#include "packrnn/runtime/packed_layout.hpp"
+#include "packrnn/runtime/tensor.hpp"
+
+namespace packrnn::kernels {
+
+enum class Reduction { sum, mean, max };
+
+/// Assigns target [N, ...], caller's order, from packed [total, ...] of the same floating dtype. A
+/// sequence without elements gives `empty_value` everywhere. A NaN makes its own feature of its own
+/// sequence NaN, also under max. target may not overlap packed. Throws InvalidArgument on a shape
+/// that does not fit the layout and on integer dtypes.
+void reduce_sequences(Context& context, Reduction reduction, const TensorView& packed,
+                      const PackedLayout& layout, double empty_value, const TensorSpan& target);
+
+}  // namespace packrnn::kernels

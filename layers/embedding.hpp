@@ -1,0 +1,52 @@
+// A table of vectors, looked up by index.
+#pragma once
+
+#include "packrnn/layers/packed_sequence.hpp"
+#include "packrnn/layers/parameters.hpp"
+#include "packrnn/runtime/context.hpp"
+
+namespace packrnn {
+
+struct EmbeddingOptions {
+  std::int64_t num_embeddings = 0;  // V, at least 1
+  std::int64_t embedding_dim = 0;   // E, at least 1
+  /// An index whose row starts as zeros and is not trained; -1: none.
+  std::int64_t padding_idx = -1;
+  Dtype dtype = Dtype::f32;  // any floating dtype
+  /// Of the initial values.
+  std::uint64_t seed = 0;
+};
+
+/// Parameter `weight` [V, E], at first drawn from N(0, 1), with row padding_idx zero. load() takes
+/// every row as it comes, that one too.
+///
+/// forward() may be called from several threads at once, each with its own Context; load() and
+/// changes of parameters() may not run beside it.
+class Embedding {
+ public:
+  explicit Embedding(const EmbeddingOptions& options);
+
+  /// Indices [total, ...] (i32 or i64) give [total, ..., E] over the same layout. An index outside
+  /// 0 .. V - 1 throws InvalidArgument naming its position in the packed data and its value.
+  PackedSequence forward(Context& context, const PackedSequence& indices) const;
+  /// Indices [...] give [..., E].
+  Tensor forward(Context& context, const TensorView& indices) const;
+
+  const EmbeddingOptions& options() const noexcept { return options_; }
+  const Parameters& parameters() const noexcept { return parameters_; }
+  Parameters& parameters() noexcept { return parameters_; }
+
+  /// See Parameters::state_dict and Parameters::load.
+  StateDict state_dict(std::string_view prefix = "") const {
+    return parameters_.state_dict(prefix);
+  }
+  LoadReport load(const StateDict& source, const LoadOptions& options = {}) {
+    return parameters_.load(source, options);
+  }
+
+ private:
+  EmbeddingOptions options_;
+  Parameters parameters_;
+};
+
+}  // namespace packrnn

@@ -1,0 +1,54 @@
+// The affine map y = x W^T + b on the last dimension of packed or dense data.
+#pragma once
+
+#include "packrnn/layers/derived.hpp"
+#include "packrnn/layers/packed_sequence.hpp"
+#include "packrnn/layers/parameters.hpp"
+#include "packrnn/runtime/context.hpp"
+
+namespace packrnn {
+
+struct LinearOptions {
+  std::int64_t in_features = 0;   // I, at least 1
+  std::int64_t out_features = 0;  // O, at least 1
+  bool bias = true;
+  /// f32 or f64; others throw Unsupported.
+  Dtype dtype = Dtype::f32;
+  /// Of the initial values.
+  std::uint64_t seed = 0;
+};
+
+/// Parameters `weight` [O, I] and, with bias, `bias` [O], at first drawn from
+/// U(-1/sqrt(I), 1/sqrt(I)). A row's result has the same bits whatever rows stand beside it.
+///
+/// forward() may be called from several threads at once, each with its own Context; load() and
+/// changes of parameters() may not run beside it.
+class Linear {
+ public:
+  explicit Linear(const LinearOptions& options);
+
+  /// x [total, ..., I] gives [total, ..., O] over the same layout. Throws InvalidArgument when the
+  /// last dimension is not I or the dtype is not the layer's.
+  PackedSequence forward(Context& context, const PackedSequence& x) const;
+  /// x [..., I] gives [..., O]; at least one dimension.
+  Tensor forward(Context& context, const TensorView& x) const;
+
+  const LinearOptions& options() const noexcept { return options_; }
+  const Parameters& parameters() const noexcept { return parameters_; }
+  Parameters& parameters() noexcept { return parameters_; }
+
+  /// See Parameters::state_dict and Parameters::load.
+  StateDict state_dict(std::string_view prefix = "") const {
+    return parameters_.state_dict(prefix);
+  }
+  LoadReport load(const StateDict& source, const LoadOptions& options = {}) {
+    return parameters_.load(source, options);
+  }
+
+ private:
+  LinearOptions options_;
+  Parameters parameters_;
+  Derived<Tensor> panels_;  // weight in the kernel's order
+};
+
+}  // namespace packrnn

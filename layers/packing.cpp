@@ -1,0 +1,129 @@
+#include "packrnn/layers/packing.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "packrnn/kernels/pack.hpp"
+#include "packrnn/runtime/expects.hpp"
+
+namespace packrnn {
+namespace {
+
+// What all sequences of a list must share: the shape of a row and the dtype.
+void expects_alike(std::span<const TensorView> sequences) {
+  expects(!sequences.empty(), "sequences is empty: the shape of its elements cannot be known");
+  for (std::size_t n = 0; n < sequences.size(); ++n) {
+    const TensorView& sequence = sequences[n];
+    expects(sequence.defined(), "sequences[{}] is not defined", n);
+    expects(sequence.shape().rank() >= 1, "sequences[{}] is a scalar, expected [length, ...]", n);
+    expects(sequence.dtype() == sequences[0].dtype(), "sequences[{}] has dtype {}, the first has {}",
+            n, sequence.dtype(), sequences[0].dtype());
+    expects(sequence.shape().from(1) == sequences[0].shape().from(1),
+            "sequences[{}] has shape {}, the first has {}: they may differ in length only", n,
+            sequence.shape(), sequences[0].shape());
+  }
+}
+
+std::vector<std::int64_t> lengths_of(std::span<const TensorView> sequences) {
+  std::vector<std::int64_t> lengths;
+  lengths.reserve(sequences.size());
+  for (const TensorView& sequence : sequences) lengths.push_back(sequence.size(0));
+  return lengths;
+}
+
+// T of a padded result: total_length, or `remembered` when that is -1.
+std::int64_t padded_steps(std::int64_t total_length, std::int64_t remembered,
+                          std::int64_t longest) {
+  if (total_length == -1) return remembered;
+  expects(total_length >= longest,
+          "total_length is {}, expected at least {}, the longest sequence's length", total_length,
+          longest);
+  return total_length;
+}
+
+Shape padded_shape(std::int64_t steps, std::int64_t batch, bool batch_first, const Shape& row) {
+  return kernels::PaddedGrid{steps, batch, batch_first}.shape(row);
+}
+
+}  // namespace
+
+PackedSequence pack_padded_sequence(Context& context, const TensorView& padded,
+                                    const Lengths& lengths, const PackOptions& options) {
+  expects(padded.defined(), "padded is not defined");
+  expects(padded.shape().rank() >= 2, "padded has shape {}, expected {}", padded.shape(),
+          options.batch_first ? "[N, T, ...]" : "[T, N, ...]");
+  const std::int64_t steps = padded.size(options.batch_first ? 1 : 0);
+  const std::int64_t batch = padded.size(options.batch_first ? 0 : 1);
+  expects(lengths.count() == batch, "{} lengths for padded {}, a batch of {}", lengths.count(),
+          padded.shape(), batch);
+  const auto too_long = std::ranges::find_if(lengths.values(), [&](auto l) { return l > steps; });
+  expects(too_long == lengths.values().end(),
+          "lengths[{}] is {}, but padded {} has only {} steps",
+          too_long - lengths.values().begin(),
+          too_long == lengths.values().end() ? 0 : *too_long, padded.shape(), steps);
+
+  PackedLayoutPtr layout = PackedLayout::make(lengths, {.enforce_sorted = options.enforce_sorted,
+                                                        .padded_length = steps,
+                                                        .sequence_ids = options.sequence_ids});
+  Tensor data = Tensor::empty(padded.shape().from(2).prepend(layout->total()), padded.dtype(),
+                              padded.device());
+  kernels::pack_padded(context, padded, *layout, options.batch_first, data);
+  return {std::move(data), std::move(layout)};
+}
+
+Tensor pad_packed_sequence(Context& context, const PackedSequence& packed,
+                           const PadOptions& options) {
+  expects(packed.defined(), "packed is not defined");
+  const PackedLayout& layout = packed.layout();
+  const std::int64_t steps =
+      padded_steps(options.total_length, layout.padded_length(), layout.steps());
+  const TensorView data = packed.data();
+  Tensor padded = Tensor::empty(
+      padded_shape(steps, layout.batch(), options.batch_first, data.shape().from(1)), data.dtype(),
+      data.device());
+  kernels::unpack_padded(context, data, layout, options.batch_first, options.padding_value,
+                         padded);
+  return padded;
+}
+
+PackedSequence pack_sequence(Context& context, std::span<const TensorView> sequences,
+                             const PackOptions& options) {
+  expects_alike(sequences);
+  PackedLayoutPtr layout =
+      PackedLayout::make(lengths_of(sequences), {.enforce_sorted = options.enforce_sorted,
+                                                 .padded_length = -1,
+                                                 .sequence_ids = options.sequence_ids});
+  Tensor data = Tensor::empty(sequences[0].shape().from(1).prepend(layout->total()),
+                              sequences[0].dtype(), sequences[0].device());
+  kernels::pack_sequences(context, sequences, *layout, data);
+  return {std::move(data), std::move(layout)};
+}
+
+std::vector<Tensor> unpack_sequence(Context& context, const PackedSequence& packed) {
+  expects(packed.defined(), "packed is not defined");
+  const TensorView data = packed.data();
+  const Shape row = data.shape().from(1);
+  std::vector<Tensor> sequences;
+  std::vector<TensorSpan> spans;
+  for (const std::int64_t length : packed.lengths()) {
+    sequences.push_back(Tensor::empty(row.prepend(length), data.dtype(), data.device()));
+    spans.push_back(sequences.back().span());
+  }
+  kernels::unpack_sequences(context, data, packed.layout(), spans);
+  return sequences;
+}
+
+Tensor pad_sequence(Context& context, std::span<const TensorView> sequences,
+                    const PadOptions& options) {
+  expects_alike(sequences);
+  const std::int64_t longest = std::ranges::max(lengths_of(sequences));
+  const std::int64_t steps = padded_steps(options.total_length, longest, longest);
+  const auto batch = static_cast<std::int64_t>(sequences.size());
+  Tensor padded = Tensor::empty(
+      padded_shape(steps, batch, options.batch_first, sequences[0].shape().from(1)),
+      sequences[0].dtype(), sequences[0].device());
+  kernels::pad_sequences(context, sequences, options.batch_first, options.padding_value, padded);
+  return padded;
+}
+
+}  // namespace packrnn

@@ -1,0 +1,202 @@
+#include "packrnn/layers/parameters.hpp"
+
+#include <functional>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "packrnn/runtime/expects.hpp"
+
+namespace packrnn {
+namespace {
+
+// "a, b, c", cut at a length that a person still reads.
+std::string list(const std::vector<std::string>& names) {
+  constexpr std::size_t kMost = 100;
+  std::string text;
+  for (std::size_t i = 0; i < names.size() && i < kMost; ++i)
+    text += (i == 0 ? "" : ", ") + names[i];
+  if (names.size() > kMost)
+    text += fmt::format(" and {} more", names.size() - kMost);
+  return text;
+}
+
+bool ends_with_name(std::string_view text, std::string_view name) {
+  return text.size() > name.size() && text.ends_with(name);
+}
+
+// Memory [a, a + n) and [b, b + m) in common?
+bool overlap(const TensorView& a, const TensorView& b) {
+  const auto begin = [](const TensorView& v) { return static_cast<const char*>(v.raw()); };
+  const std::less<const char*> before;
+  return before(begin(a), begin(b) + b.bytes()) && before(begin(b), begin(a) + a.bytes());
+}
+
+}  // namespace
+
+Parameters::Parameters(std::vector<Declaration> declarations, Dtype dtype) : dtype_(dtype) {
+  expects(is_floating(dtype), "dtype of parameters is {}, expected a floating one",
+          name_of(dtype));
+  const auto unit = static_cast<std::int64_t>(kAlignment / size_of(dtype));
+  std::int64_t size = 0;
+  entries_.reserve(declarations.size());
+  for (Declaration& declaration : declarations) {
+    expects(!declaration.name.empty(), "a parameter needs a name");
+    expects(!contains(declaration.name), "two parameters are named {}", declaration.name);
+    const std::int64_t elements = declaration.shape.elements();
+    expects(elements <= std::numeric_limits<std::int64_t>::max() / 16 - size,
+            "parameter {} of shape {} is too large", declaration.name, declaration.shape.str());
+    entries_.push_back({std::move(declaration.name), declaration.shape, size});
+    size += (elements + unit - 1) / unit * unit;
+  }
+  flat_ = Tensor::zeros(Shape{size}, dtype);
+}
+
+std::optional<std::size_t> Parameters::find(std::string_view name) const noexcept {
+  // Tens of names at most: a search is as fast as a map, and keeps the order.
+  for (std::size_t i = 0; i < entries_.size(); ++i)
+    if (entries_[i].name == name)
+      return i;
+  return std::nullopt;
+}
+
+std::size_t Parameters::index(std::string_view name) const {
+  const std::optional<std::size_t> i = find(name);
+  if (!i) {
+    std::vector<std::string> names;
+    for (const Entry& entry : entries_)
+      names.push_back(entry.name);
+    throw InvalidArgument(
+        fmt::format("no parameter is named \"{}\"; there are: {}", name, list(names)));
+  }
+  return *i;
+}
+
+TensorSpan Parameters::span(const Entry& entry) {
+  return flat_.span().rows(entry.offset, entry.offset + entry.shape.elements()).reshape(entry.shape);
+}
+
+TensorView Parameters::view(const Entry& entry) const {
+  return flat_.view().rows(entry.offset, entry.offset + entry.shape.elements()).reshape(entry.shape);
+}
+
+const std::string& Parameters::name(std::int64_t i) const {
+  expects(i >= 0 && i < count(), "parameter number {} out of {}", i, count());
+  return entries_[static_cast<std::size_t>(i)].name;
+}
+
+TensorView Parameters::value(std::int64_t i) const {
+  expects(i >= 0 && i < count(), "parameter number {} out of {}", i, count());
+  return view(entries_[static_cast<std::size_t>(i)]);
+}
+
+TensorView Parameters::value(std::string_view name) const { return view(entries_[index(name)]); }
+
+bool Parameters::contains(std::string_view name) const noexcept { return find(name).has_value(); }
+
+std::string Parameters::mismatch(const Entry& entry, const TensorView& value) {
+  if (!value.defined())
+    return fmt::format("{} is not defined", entry.name);
+  if (value.shape() != entry.shape)
+    return fmt::format("{} is {}, expected {}", entry.name, value.shape().str(),
+                       entry.shape.str());
+  if (!is_floating(value.dtype()))
+    return fmt::format("{} is {}, expected a floating dtype", entry.name, name_of(value.dtype()));
+  if (value.device() != Device::cpu())
+    return fmt::format("{} lies on {}, expected cpu", entry.name, value.device().name());
+  return {};
+}
+
+void Parameters::fill_uniform(Generator& generator, double bound) {
+  for (const Entry& entry : entries_)
+    packrnn::fill_uniform(generator, span(entry), -bound, bound);
+  ++version_;
+}
+
+void Parameters::set(std::string_view name, const TensorView& value) {
+  const Entry& entry = entries_[index(name)];
+  const std::string problem = mismatch(entry, value);
+  expects(problem.empty(), "{}", problem);
+  const bool own = overlap(value, flat_.view());
+  convert_into(own ? Tensor::copy_of(value).view() : value, span(entry));
+  ++version_;
+}
+
+StateDict Parameters::state_dict(std::string_view prefix) const {
+  StateDict state;
+  state.reserve(entries_.size());
+  for (const Entry& entry : entries_)
+    state.push_back({std::string(prefix) + entry.name, Tensor::copy_of(view(entry))});
+  return state;
+}
+
+LoadReport Parameters::load(const StateDict& source, const LoadOptions& options) {
+  LoadReport report;
+  std::vector<std::string> duplicate;
+  std::vector<std::string> wrong;
+  std::vector<const Tensor*> found(entries_.size(), nullptr);
+  std::map<std::string_view, std::size_t> ours;
+  for (std::size_t i = 0; i < entries_.size(); ++i)
+    ours.emplace(entries_[i].name, i);
+  std::map<std::string_view, int> times;
+
+  for (const NamedTensor& item : source) {
+    if (!item.name.starts_with(options.prefix))
+      continue;
+    const int before = times[item.name]++;
+    if (before == 1)
+      duplicate.push_back(item.name);
+    if (before > 0)
+      continue;
+    const auto known = ours.find(std::string_view(item.name).substr(options.prefix.size()));
+    if (known == ours.end()) {
+      report.unexpected.push_back(item.name);
+      continue;
+    }
+    const Entry& entry = entries_[known->second];
+    found[known->second] = &item.tensor;
+    if (std::string problem = mismatch(entry, item.tensor); !problem.empty())
+      wrong.push_back(options.prefix + problem);
+  }
+  for (std::size_t i = 0; i < entries_.size(); ++i)
+    if (found[i] == nullptr)
+      report.missing.push_back(options.prefix + entries_[i].name);
+
+  // Nothing found is never what the caller wanted, strict or not.
+  const bool nothing = !entries_.empty() && report.missing.size() == entries_.size();
+  const bool incomplete = !report.missing.empty() || !report.unexpected.empty();
+  if (!duplicate.empty() || !wrong.empty() || nothing || (options.strict && incomplete)) {
+    std::string message = "the state dict does not fit the parameters; nothing was loaded";
+    const auto section = [&message](std::string_view title, const std::vector<std::string>& items) {
+      if (!items.empty())
+        message += fmt::format("\n  {}: {}", title, list(items));
+    };
+    section("missing", report.missing);
+    section("unexpected", report.unexpected);
+    section("more than once", duplicate);
+    section("wrong", wrong);
+    if (nothing)
+      message += prefix_hint(source);
+    throw InvalidArgument(message);
+  }
+
+  for (std::size_t i = 0; i < entries_.size(); ++i)
+    if (found[i] != nullptr)
+      convert_into(*found[i], span(entries_[i]));
+  ++version_;
+  return report;
+}
+
+std::string Parameters::prefix_hint(const StateDict& source) const {
+  const std::string& first = entries_.front().name;
+  for (const NamedTensor& item : source) {
+    if (item.name == first)
+      return "\n  hint: the names are there without a prefix";
+    if (ends_with_name(item.name, first))
+      return fmt::format("\n  hint: such names are there with the prefix \"{}\"",
+                         item.name.substr(0, item.name.size() - first.size()));
+  }
+  return {};
+}
+
+}  // namespace packrnn

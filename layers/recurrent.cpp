@@ -1,0 +1,328 @@
+#include "packrnn/layers/recurrent.hpp"
+
+#include <cmath>
+
+#include "packrnn/kernels/dropout.hpp"
+#include "packrnn/layers/derived.hpp"
+#include "packrnn/layers/safetensors.hpp"
+#include "packrnn/runtime/expects.hpp"
+
+namespace packrnn {
+
+/// Packed weights of every layer and direction, index layer * D + direction.
+struct Recurrent::Packed {
+  std::vector<Tensor> panels;
+};
+
+struct Recurrent::Impl {
+  Parameters parameters;
+  Derived<Packed> packed;
+};
+
+namespace {
+
+using Config = Recurrent::Config;
+
+void check_config(const Config& c) {
+  expects(c.input_size > 0, "input_size: {} must be positive", c.input_size);
+  expects(c.hidden_size > 0, "hidden_size: {} must be positive", c.hidden_size);
+  expects(c.num_layers > 0, "num_layers: {} must be positive", c.num_layers);
+  expects(c.dropout >= 0.0 && c.dropout <= 1.0, "dropout: {} is not a probability in [0, 1]",
+          c.dropout);
+  expects(c.proj_size >= 0 && c.proj_size < c.hidden_size,
+          "proj_size: {} must be at least 0 (none) and less than hidden_size {}", c.proj_size,
+          c.hidden_size);
+  if (c.dtype != Dtype::f32 && c.dtype != Dtype::f64)
+    throw Unsupported(fmt::format(
+        "dtype: recurrent layers compute in f32 or f64 on the CPU, not in {}", name_of(c.dtype)));
+}
+
+kernels::RecurrentShape shape_of(const Config& c, std::int64_t layer) {
+  const std::int64_t state = c.proj_size > 0 ? c.proj_size : c.hidden_size;
+  return {.cell = c.cell,
+          .input = layer == 0 ? c.input_size : state * (c.bidirectional ? 2 : 1),
+          .hidden = c.hidden_size,
+          .projection = c.proj_size,
+          .dtype = c.dtype};
+}
+
+/// "_l0_reverse"
+std::string suffix(std::int64_t layer, std::int64_t direction) {
+  return fmt::format("_l{}{}", layer, direction == 1 ? "_reverse" : "");
+}
+
+std::vector<Parameters::Declaration> declare(const Config& c, std::int64_t directions) {
+  std::vector<Parameters::Declaration> all;
+  const std::int64_t rows = kernels::gates(c.cell) * c.hidden_size;
+  for (std::int64_t layer = 0; layer < c.num_layers; ++layer)
+    for (std::int64_t d = 0; d < directions; ++d) {
+      const kernels::RecurrentShape shape = shape_of(c, layer);
+      const std::string end = suffix(layer, d);
+      all.push_back({"weight_ih" + end, {rows, shape.input}});
+      all.push_back({"weight_hh" + end, {rows, shape.state()}});
+      if (c.bias) {
+        all.push_back({"bias_ih" + end, {rows}});
+        all.push_back({"bias_hh" + end, {rows}});
+      }
+      if (c.proj_size > 0) all.push_back({"weight_hr" + end, {c.proj_size, c.hidden_size}});
+    }
+  return all;
+}
+
+/// [A, B, F] to [B, A, F].
+template <class T>
+void swap_axes(const TensorView& from, const TensorSpan& to) {
+  const std::int64_t a_count = from.size(0), b_count = from.size(1), width = from.size(2);
+  const T* in = from.data<T>();
+  T* out = to.data<T>();
+  for (std::int64_t a = 0; a < a_count; ++a)
+    for (std::int64_t b = 0; b < b_count; ++b)
+      std::copy_n(in + (a * b_count + b) * width, width, out + (b * a_count + a) * width);
+}
+
+Tensor swapped(const TensorView& from) {
+  Tensor to = Tensor::empty({from.size(1), from.size(0), from.size(2)}, from.dtype());
+  if (from.dtype() == Dtype::f32) swap_axes<float>(from, to);
+  else swap_axes<double>(from, to);
+  return to;
+}
+
+/// Initial states as [L*D, N, .], with what had to be copied for it.
+struct InitialState {
+  TensorView h, c;
+  Tensor own_h, own_c;
+};
+
+void check_input(const Config& config, const TensorView& x, std::string_view what) {
+  expects(x.dtype() == config.dtype, "input has dtype {}, the layer {}", name_of(x.dtype()),
+          name_of(config.dtype));
+  expects(x.device() == Device::cpu(), "input is on {}, the layer on cpu", x.device().name());
+  const std::int64_t width = x.size(-1);
+  expects(width == config.input_size, "{} has {} features (shape {}), the layer's input_size is {}",
+          what, width, x.shape().str(), config.input_size);
+}
+
+}  // namespace
+
+Recurrent::Recurrent(const Config& config) : config_(config) {
+  check_config(config);
+  impl_ = std::make_unique<Impl>();
+  impl_->parameters = Parameters(declare(config, directions()), config.dtype);
+  Generator generator(config.seed);
+  reset_parameters(generator);
+}
+
+Recurrent::~Recurrent() = default;
+Recurrent::Recurrent(Recurrent&&) noexcept = default;
+Recurrent& Recurrent::operator=(Recurrent&&) noexcept = default;
+
+const Parameters& Recurrent::parameters() const noexcept { return impl_->parameters; }
+Parameters& Recurrent::parameters() noexcept { return impl_->parameters; }
+
+StateDict Recurrent::state_dict(std::string_view prefix) const {
+  return impl_->parameters.state_dict(prefix);
+}
+
+void Recurrent::load(const StateDict& source, const LoadOptions& options) {
+  impl_->parameters.load(source, options);
+}
+
+void Recurrent::load(const SafeTensors& file, std::string_view prefix) {
+  impl_->parameters.load(file.state_dict(prefix), {});
+}
+
+void Recurrent::reset_parameters(Generator& generator) {
+  impl_->parameters.fill_uniform(generator,
+                                 1.0 / std::sqrt(static_cast<double>(config_.hidden_size)));
+}
+
+namespace {
+
+Tensor pack_direction(const Config& config, const Parameters& p, std::int64_t layer,
+                      std::int64_t direction) {
+  const kernels::RecurrentShape shape = shape_of(config, layer);
+  const std::string end = suffix(layer, direction);
+  kernels::RecurrentWeights weights{p.value("weight_ih" + end), p.value("weight_hh" + end), {}, {},
+                                    {}};
+  if (config.bias) {
+    weights.b_ih = p.value("bias_ih" + end);
+    weights.b_hh = p.value("bias_hh" + end);
+  }
+  if (config.proj_size > 0) weights.w_hr = p.value("weight_hr" + end);
+  Tensor panels = Tensor::empty({kernels::recurrent_panel_elements(shape)}, config.dtype);
+  kernels::pack_recurrent(shape, weights, panels);
+  return panels;
+}
+
+/// Checks the caller's states, [L*D, N, .] or as the options say, and brings them into that form.
+InitialState initial_state(const Config& config, const ForwardOptions& options, std::int64_t stack,
+                           std::int64_t batch, bool unbatched, std::int64_t state_size) {
+  const bool lstm = config.cell == kernels::Cell::lstm;
+  const StateView& given = options.state;
+  expects(lstm || !given.c.defined(), "c_0 was given, but only an LSTM has a cell state");
+  expects(!lstm || given.h.defined() == given.c.defined(),
+          "h_0 and c_0 belong together: only {} was given", given.h.defined() ? "h_0" : "c_0");
+  InitialState result;
+  const auto bring = [&](std::string_view name, const TensorView& state, std::int64_t width,
+                         TensorView& view, Tensor& own) {
+    if (!state.defined()) return;
+    const bool batch_first = options.state_batch_first && !unbatched;
+    const Shape expected = unbatched      ? Shape{stack, width}
+                           : batch_first ? Shape{batch, stack, width}
+                                         : Shape{stack, batch, width};
+    const char* axes = unbatched ? "[L*D, S]" : batch_first ? "[N, L*D, S]" : "[L*D, N, S]";
+    expects(state.shape() == expected, "{} has shape {}, expected {} {}", name, state.shape().str(),
+            axes, expected.str());
+    expects(state.dtype() == config.dtype, "{} has dtype {}, the layer {}", name,
+            name_of(state.dtype()), name_of(config.dtype));
+    expects(state.device() == Device::cpu(), "{} is on {}, the layer on cpu", name,
+            state.device().name());
+    if (batch_first) {
+      own = swapped(state);
+      view = own;
+    } else {
+      view = state.reshape({stack, batch, width});
+    }
+  };
+  bring("h_0", given.h, state_size, result.h, result.own_h);
+  bring("c_0", given.c, config.hidden_size, result.c, result.own_c);
+  return result;
+}
+
+/// Row `index` of [L*D, N, F] as [N, F].
+template <class View>
+View slice(const View& states, std::int64_t index) {
+  if (!states.defined()) return {};
+  return states.rows(index, index + 1).reshape(states.shape().from(1));
+}
+
+}  // namespace
+
+/// The one path that every forward() takes: packed rows x [total, I] in, [total, D*S] out.
+DenseOutput Recurrent::run(Context& context, const PackedLayout& layout, const TensorView& x,
+                           const ForwardOptions& options, bool unbatched) const {
+  const bool lstm = config_.cell == kernels::Cell::lstm;
+  expects(lstm || options.cells == nullptr, "cells were asked for, but only an LSTM has them");
+  const std::int64_t D = directions(), S = state_size(), H = config_.hidden_size,
+                     L = config_.num_layers, N = layout.batch(), total = layout.total();
+  const InitialState initial = initial_state(config_, options, L * D, N, unbatched, S);
+  const auto packed = impl_->packed.get(impl_->parameters.version(), [&] {
+    Packed fresh;
+    for (std::int64_t layer = 0; layer < L; ++layer)
+      for (std::int64_t d = 0; d < D; ++d)
+        fresh.panels.push_back(pack_direction(config_, impl_->parameters, layer, d));
+    return fresh;
+  });
+
+  DenseOutput result;
+  result.output = Tensor::empty({total, D * S}, config_.dtype);
+  result.state.h = Tensor::empty({L * D, N, S}, config_.dtype);
+  if (lstm) result.state.c = Tensor::empty({L * D, N, H}, config_.dtype);
+  std::vector<Tensor> cells;
+  if (options.cells)
+    for (std::int64_t layer = 0; layer < L; ++layer)
+      cells.push_back(Tensor::empty({total, D * H}, config_.dtype));
+
+  const bool drop = options.training && config_.dropout > 0.0 && L > 1;
+  const std::uint64_t draw = drop ? context.random().draw() : 0;
+  Workspace::Scope scratch(context.workspace());
+  const auto take = [&](bool needed) {
+    const std::int64_t bytes =
+        needed ? total * D * S * static_cast<std::int64_t>(size_of(config_.dtype)) : 0;
+    return TensorSpan(scratch.take<std::byte>(bytes).data(), {needed ? total : 0, D * S},
+                      config_.dtype);
+  };
+  const TensorSpan between[2] = {take(L > 1), take(L > 2)};  // outputs of inner layers, in turns
+
+  TensorView input = x;
+  for (std::int64_t layer = 0; layer < L; ++layer) {
+    const bool last = layer == L - 1;
+    const TensorSpan y = last ? result.output.span() : between[layer % 2];
+    kernels::RecurrentDirection runs[2];
+    for (std::int64_t d = 0; d < D; ++d) {
+      const std::int64_t index = layer * D + d;
+      runs[d] = {.panels = packed->panels[static_cast<std::size_t>(index)],
+                 .reverse = d == 1,
+                 .h_0 = slice(initial.h, index),
+                 .c_0 = slice(initial.c, index),
+                 .h_n = slice(result.state.h.span(), index),
+                 .c_n = slice(result.state.c.span(), index)};
+    }
+    kernels::recurrent_forward(
+        context, shape_of(config_, layer), layout, input, {runs, static_cast<std::size_t>(D)}, y,
+        cells.empty() ? TensorSpan{} : cells[static_cast<std::size_t>(layer)].span());
+    if (drop && !last)
+      kernels::dropout(context, layout,
+                       {context.random().seed(), draw, static_cast<std::uint32_t>(layer)},
+                       config_.dropout, y);
+    input = y;
+  }
+
+  if (options.cells) *options.cells = std::move(cells);
+  const auto finish = [&](Tensor& state, std::int64_t width) {
+    if (!state.defined()) return;
+    if (unbatched) state = std::move(state).reshape({L * D, width});
+    else if (options.state_batch_first) state = swapped(state);
+  };
+  finish(result.state.h, S);
+  finish(result.state.c, H);
+  return result;
+}
+
+PackedOutput Recurrent::forward(Context& context, const PackedSequence& input,
+                                const ForwardOptions& options) const {
+  expects(input.defined(), "input is an empty packed sequence (made by default or moved from)");
+  const TensorView x = input.data();
+  expects(x.shape().rank() == 2, "input has packed rows of shape {}, expected [total, I]",
+          x.shape().str());
+  check_input(config_, x, "input");
+  DenseOutput result = run(context, input.layout(), x, options, false);
+  return {PackedSequence(std::move(result.output), input.layout_ptr()), std::move(result.state)};
+}
+
+DenseOutput Recurrent::forward(Context& context, const TensorView& input,
+                               const ForwardOptions& options) const {
+  const int rank = input.shape().rank();
+  expects(input.defined() && (rank == 2 || rank == 3),
+          "input has shape {}, expected {} or, unbatched, [T, I]", input.shape().str(),
+          config_.batch_first ? "[N, T, I]" : "[T, N, I]");
+  check_input(config_, input, "input");
+  const bool unbatched = rank == 2, batch_first = config_.batch_first && !unbatched;
+  const std::int64_t T = input.size(batch_first ? 1 : 0);
+  const std::int64_t N = unbatched ? 1 : input.size(batch_first ? 0 : 1);
+  expects(T > 0, "input has shape {}: no time steps; a packed batch may hold empty sequences",
+          input.shape().str());
+
+  const Lengths lengths(std::vector<std::int64_t>(static_cast<std::size_t>(N), T));
+  if (batch_first) return forward(context, input, lengths, options);
+  // Time-major rows of equal lengths are packed rows already.
+  const PackedLayoutPtr layout = PackedLayout::make(lengths, {.padded_length = T});
+  DenseOutput result =
+      run(context, *layout, input.reshape({T * N, config_.input_size}), options, unbatched);
+  const std::int64_t width = directions() * state_size();
+  result.output = std::move(result.output).reshape(unbatched ? Shape{T, width} : Shape{T, N, width});
+  return result;
+}
+
+DenseOutput Recurrent::forward(Context& context, const TensorView& padded, const Lengths& lengths,
+                               const ForwardOptions& options) const {
+  expects(padded.defined() && padded.shape().rank() == 3, "input has shape {}, expected {}",
+          padded.shape().str(), config_.batch_first ? "[N, T, I]" : "[T, N, I]");
+  check_input(config_, padded, "input");
+  const PackedSequence input =
+      pack_padded_sequence(context, padded, lengths, {.batch_first = config_.batch_first});
+  PackedOutput result = forward(context, input, options);
+  return {pad_packed_sequence(context, result.output, {.batch_first = config_.batch_first}),
+          std::move(result.state)};
+}
+
+std::string Recurrent::explain(Context& context, const PackedLayout& layout) const {
+  std::string lines;
+  for (std::int64_t layer = 0; layer < config_.num_layers; ++layer)
+    lines += fmt::format("layer {}: {}\n", layer,
+                         kernels::explain_recurrent(context, shape_of(config_, layer), layout,
+                                                    directions()));
+  return lines;
+}
+
+}  // namespace packrnn

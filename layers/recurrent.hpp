@@ -1,0 +1,125 @@
+// What Lstm, Gru and Rnn have in common: stacked, uni- or bidirectional layers over packed or dense
+// input. Semantics, parameter names, order, shapes and initialisation are PyTorch's.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "packrnn/kernels/recurrent.hpp"
+#include "packrnn/layers/packed_sequence.hpp"
+#include "packrnn/layers/packing.hpp"
+#include "packrnn/layers/parameters.hpp"
+#include "packrnn/runtime/context.hpp"
+
+namespace packrnn {
+
+class SafeTensors;
+
+/// Hidden states, and cell states of an LSTM (undefined for GRU and RNN). With L layers, D
+/// directions, S = proj_size or hidden_size: h [L*D, N, S], c [L*D, N, H]; index layer * D +
+/// direction; [N, L*D, .] when ForwardOptions::state_batch_first; without N for unbatched input.
+/// Always in the caller's order of sequences.
+struct State {
+  Tensor h, c;
+};
+
+/// Borrowed initial states; an undefined h (with an undefined c) means zeros.
+struct StateView {
+  TensorView h, c;
+
+  StateView() = default;
+  StateView(TensorView h_0, TensorView c_0 = {}) : h(h_0), c(c_0) {}
+  StateView(const State& state) : h(state.h), c(state.c) {}  // NOLINT(google-explicit-constructor)
+};
+
+struct ForwardOptions {
+  StateView state = {};
+  /// States, in and out, are [N, L*D, .].
+  bool state_batch_first = false;
+  /// Dropout between layers is active; each such call takes one draw of context.random().
+  bool training = false;
+  /// LSTM only: when not null, assigned one tensor per layer with the cell state of every step,
+  /// packed [total, D*H] (also for dense input: packed rows in time-major order).
+  std::vector<Tensor>* cells = nullptr;
+};
+
+struct PackedOutput {
+  PackedSequence output;  // [total, D*S] of the last layer
+  State state;
+};
+
+struct DenseOutput {
+  Tensor output;  // [T, N, D*S], [N, T, D*S] (batch_first) or [T, D*S] (unbatched)
+  State state;
+};
+
+class Recurrent {
+ public:
+  struct Config {
+    kernels::Cell cell = kernels::Cell::lstm;
+    std::int64_t input_size = 0, hidden_size = 0, num_layers = 1, proj_size = 0;
+    bool bias = true, batch_first = false, bidirectional = false;
+    double dropout = 0.0;
+    Dtype dtype = Dtype::f32;
+    std::uint64_t seed = 0;
+  };
+
+  ~Recurrent();
+  Recurrent(Recurrent&&) noexcept;
+  Recurrent& operator=(Recurrent&&) noexcept;
+
+  /// Packed in, packed out, over the same layout. Const: any number of threads may call it, each
+  /// with its own Context. Throws InvalidArgument (input width, dtype, state shapes) before work.
+  PackedOutput forward(Context& context, const PackedSequence& input,
+                       const ForwardOptions& options = {}) const;
+
+  /// Dense input of equal lengths: [T, N, I], [N, T, I] when the layer is batch_first, or unbatched
+  /// [T, I]. T = 0 is refused (a packed batch may hold empty sequences), N = 0 is not.
+  DenseOutput forward(Context& context, const TensorView& input,
+                      const ForwardOptions& options = {}) const;
+
+  /// Padded input with one length per sequence: packs, runs, and pads the output with zeros to the
+  /// input's T.
+  DenseOutput forward(Context& context, const TensorView& padded, const Lengths& lengths,
+                      const ForwardOptions& options = {}) const;
+
+  const Config& config() const noexcept { return config_; }
+  std::int64_t directions() const noexcept { return config_.bidirectional ? 2 : 1; }
+  /// Width S of h.
+  std::int64_t state_size() const noexcept {
+    return config_.proj_size > 0 ? config_.proj_size : config_.hidden_size;
+  }
+
+  /// weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, [weight_hr_l0], the same with _reverse,
+  /// then l1 ...
+  const Parameters& parameters() const noexcept;
+  /// Changing parameters while another thread is in forward() is a data race.
+  Parameters& parameters() noexcept;
+  StateDict state_dict(std::string_view prefix = "") const;
+  /// Strict: see Parameters::load.
+  void load(const StateDict& source, const LoadOptions& options = {});
+  void load(const SafeTensors& file, std::string_view prefix = "");
+  /// Draws all parameters anew from U(-1/sqrt(H), 1/sqrt(H)).
+  void reset_parameters(Generator& generator);
+
+  /// One line for every choice of algorithm that a forward of this layer makes on `context` for
+  /// `layout`.
+  std::string explain(Context& context, const PackedLayout& layout) const;
+
+ protected:
+  explicit Recurrent(const Config& config);
+
+ private:
+  struct Packed;
+  struct Impl;
+
+  DenseOutput run(Context& context, const PackedLayout& layout, const TensorView& x,
+                  const ForwardOptions& options, bool unbatched) const;
+
+  Config config_;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace packrnn

@@ -1,0 +1,13 @@
+// Everything of packrnn in one include; each header can be included by itself.
+#pragma once
+
+#include "packrnn/layers/embedding.hpp"
+#include "packrnn/layers/gru.hpp"
+#include "packrnn/layers/import.hpp"
+#include "packrnn/layers/linear.hpp"
+#include "packrnn/layers/lstm.hpp"
+#include "packrnn/layers/packed_ops.hpp"
+#include "packrnn/layers/packing.hpp"
+#include "packrnn/layers/rnn.hpp"
+#include "packrnn/layers/safetensors.hpp"
+#include "packrnn/runtime/dlpack.hpp"

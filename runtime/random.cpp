@@ -1,0 +1,72 @@
+#include "packrnn/runtime/random.hpp"
+
+#include <cmath>
+#include <type_traits>
+
+#include "packrnn/runtime/element.hpp"
+#include "packrnn/runtime/expects.hpp"
+
+namespace packrnn {
+namespace {
+
+struct Product {
+  std::uint32_t high, low;
+};
+
+Product multiply(std::uint32_t a, std::uint32_t b) noexcept {
+  const std::uint64_t product = static_cast<std::uint64_t>(a) * b;
+  return {static_cast<std::uint32_t>(product >> 32), static_cast<std::uint32_t>(product)};
+}
+
+std::uint32_t low_word(std::uint64_t value) noexcept { return static_cast<std::uint32_t>(value); }
+std::uint32_t high_word(std::uint64_t value) noexcept {
+  return static_cast<std::uint32_t>(value >> 32);
+}
+
+/// A number of [0, 1) from 53 of 64 random bits.
+double uniform53(std::uint32_t high, std::uint32_t low) noexcept {
+  const std::uint64_t bits = static_cast<std::uint64_t>(high) << 32 | low;
+  return static_cast<double>(bits >> 11) * 0x1p-53;
+}
+
+}  // namespace
+
+PhiloxCounter philox4x32_10(PhiloxCounter counter, PhiloxKey key) noexcept {
+  constexpr int kRounds = 10;
+  constexpr std::uint32_t kMultiply0 = 0xD2511F53U, kMultiply1 = 0xCD9E8D57U;
+  constexpr std::uint32_t kWeyl0 = 0x9E3779B9U, kWeyl1 = 0xBB67AE85U;
+  for (int round = 0; round < kRounds; ++round) {
+    const Product p0 = multiply(kMultiply0, counter[0]);
+    const Product p1 = multiply(kMultiply1, counter[2]);
+    counter = {p1.high ^ counter[1] ^ key[0], p1.low, p0.high ^ counter[3] ^ key[1], p0.low};
+    key[0] += kWeyl0;
+    key[1] += kWeyl1;
+  }
+  return counter;
+}
+
+void fill_uniform(Generator& generator, const TensorSpan& target, double low, double high) {
+  expects(target.defined() && is_floating(target.dtype()), "target is {}, but must be floating",
+          target.defined() ? name_of(target.dtype()) : "not defined");
+  expects(std::isfinite(low) && std::isfinite(high) && low <= high && std::isfinite(high - low),
+          "numbers of [{}, {}) were asked for; the bounds must be finite and in order", low, high);
+  with_dtype(target.dtype(), [&]<class T>(std::type_identity<T>) {
+    const std::span<T> values = target.values<T>();  // checks the device: before the draw
+    const std::uint64_t stream = generator.draw();
+    const PhiloxKey key{low_word(generator.seed()), high_word(generator.seed())};
+    constexpr std::size_t kWords = std::is_same_v<T, double> ? 2 : 1;
+    constexpr std::size_t kPerBlock = 4 / kWords;
+    for (std::size_t begin = 0; begin < values.size(); begin += kPerBlock) {
+      const std::uint64_t block = begin / kPerBlock;
+      const PhiloxCounter random = philox4x32_10(
+          {low_word(block), high_word(block), low_word(stream), high_word(stream)}, key);
+      for (std::size_t i = 0; i < kPerBlock && begin + i < values.size(); ++i) {
+        const double unit = kWords == 2 ? uniform53(random[2 * i % 4], random[(2 * i + 1) % 4])
+                                        : uniform01(random[i]);
+        values[begin + i] = convert_element<T>(low + (high - low) * unit);
+      }
+    }
+  });
+}
+
+}  // namespace packrnn

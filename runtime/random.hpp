@@ -1,0 +1,50 @@
+// Counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random
+// numbers: as easy as 1, 2, 3", SC 2011). A number is a pure function of key and counter, so order
+// of computation, threads and sharding cannot change it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "packrnn/runtime/tensor.hpp"
+
+namespace packrnn {
+
+using PhiloxCounter = std::array<std::uint32_t, 4>;
+using PhiloxKey = std::array<std::uint32_t, 2>;
+
+/// The ten-round Philox4x32 bijection.
+PhiloxCounter philox4x32_10(PhiloxCounter counter, PhiloxKey key) noexcept;
+
+/// A number of [0, 1) from 32 random bits, exact in float (24 bits used).
+inline float uniform01(std::uint32_t bits) noexcept {
+  return static_cast<float>(bits >> 8) * 0x1p-24F;
+}
+
+/// A seed and the number of draws taken from it. Each draw() names an independent stream.
+class Generator {
+ public:
+  explicit Generator(std::uint64_t seed = 0) noexcept : seed_(seed) {}
+
+  std::uint64_t seed() const noexcept { return seed_; }
+  /// The number that the next draw() will return.
+  std::uint64_t position() const noexcept { return position_; }
+  /// Reserves the next stream and returns its number.
+  std::uint64_t draw() noexcept { return position_++; }
+  /// Starts again: the draws after reseed(s) repeat those after any other reseed(s).
+  void reseed(std::uint64_t seed, std::uint64_t position = 0) noexcept {
+    seed_ = seed;
+    position_ = position;
+  }
+
+ private:
+  std::uint64_t seed_;
+  std::uint64_t position_ = 0;
+};
+
+/// Assigns independent numbers of [low, high) to a floating tensor (one draw of the generator);
+/// element j depends only on (seed, draw, j) and the dtype. 53 random bits in f64, else 24;
+/// rounding to the dtype may give `high` itself.
+void fill_uniform(Generator& generator, const TensorSpan& target, double low, double high);
+
+}  // namespace packrnn

@@ -1,0 +1,276 @@
+#!/usr/bin/env python3
+"""Writes the golden files of this folder: recurrent layers and packing as PyTorch computes them.
+
+Everything is computed in float64 on the CPU from weights, inputs and states that a float32 holds
+exactly, so that an engine in either precision can start from the same numbers. The seeds depend
+only on the file's name: adding a case changes no other file.
+
+  make_golden.py [--check] [FOLDER]     default FOLDER: the folder of this script
+
+--check writes nothing and compares with the files already there.
+"""
+
+import argparse
+import json
+import math
+import pathlib
+import struct
+import sys
+import zlib
+
+import torch
+
+LENGTHS = [3, 5, 1, 4]  # unequal and unsorted, without ties: PyTorch's order of ties is unspecified
+INPUT, HIDDEN, PROJ = 3, 5, 2
+NAMES = {torch.float64: "F64", torch.int64: "I64"}
+
+
+def safetensors(tensors, metadata):
+    """The bytes of a safetensors file: header length, JSON header, data."""
+    header, blobs, offset = {"__metadata__": metadata}, [], 0
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().contiguous()
+        blob = tensor.numpy().astype(tensor.numpy().dtype.newbyteorder("<")).tobytes()
+        header[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape),
+                        "data_offsets": [offset, offset + len(blob)]}
+        blobs.append(blob)
+        offset += len(blob)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + b"".join(blobs)
+
+
+def random(shape, bound, generator):
+    """Uniform in [-bound, bound], rounded to float32, held as float64."""
+    unit = torch.rand(shape, generator=generator, dtype=torch.float64)
+    return ((2 * unit - 1) * bound).float().double()
+
+
+def padded_with_nan(tensor, lengths):
+    """Time-major input whose padding is NaN: whoever reads it shows at once."""
+    tensor = tensor.clone()
+    for n, length in enumerate(lengths):
+        tensor[length:, n] = math.nan
+    return tensor
+
+
+def metadata(cell, module, lengths, note):
+    return {
+        "cell": cell, "input_size": str(module.input_size), "hidden_size": str(module.hidden_size),
+        "num_layers": str(module.num_layers), "proj_size": str(module.proj_size),
+        "bias": str(int(module.bias)), "bidirectional": str(int(module.bidirectional)),
+        "lengths": ",".join(map(str, lengths)), "torch": torch.__version__, "note": note,
+    }
+
+
+def parameter_tensors(module):
+    return {name: value.detach() for name, value in module.named_parameters()}
+
+
+def packed_run(cell, module, x, lengths, h0, c0, note):
+    """Runs a torch module on packed data and returns the file's content."""
+    packed = torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor(lengths),
+                                                     enforce_sorted=False)
+    state = None if h0 is None else ((h0, c0) if cell == "lstm" else h0)
+    output, last = module(packed, state)
+    padded, _ = torch.nn.utils.rnn.pad_packed_sequence(output)
+    tensors = dict(parameter_tensors(module))
+    tensors["lengths"] = torch.tensor(lengths)
+    tensors["input"] = padded_with_nan(x, lengths)
+    tensors["input_packed"] = packed.data
+    tensors["batch_sizes"] = packed.batch_sizes
+    tensors["sorted_indices"] = packed.sorted_indices
+    tensors["unsorted_indices"] = packed.unsorted_indices
+    if h0 is not None:
+        tensors["h0"] = h0
+        if cell == "lstm":
+            tensors["c0"] = c0
+    tensors["output_packed"] = output.data
+    tensors["output"] = padded
+    if cell == "lstm":
+        tensors["h_n"], tensors["c_n"] = last
+    else:
+        tensors["h_n"] = last
+    return tensors, metadata(cell, module, lengths, note)
+
+
+def module_for(cell, layers, directions, proj, bias, sizes=(INPUT, HIDDEN)):
+    common = dict(input_size=sizes[0], hidden_size=sizes[1], num_layers=layers, bias=bias,
+                  bidirectional=directions == 2)
+    if cell == "lstm":
+        module = torch.nn.LSTM(proj_size=proj, **common)
+    elif cell == "gru":
+        module = torch.nn.GRU(**common)
+    else:
+        module = torch.nn.RNN(nonlinearity=cell[len("rnn_"):], **common)
+    return module.double()
+
+
+def case_name(cell, layers, directions, proj, bias):
+    return "_".join([cell, f"l{layers}", "bi" if directions == 2 else "uni"]
+                    + (["proj"] if proj else []) + ["bias" if bias else "nobias"])
+
+
+def layer_case(name, cell, layers, directions, proj, bias):
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    module = module_for(cell, layers, directions, proj, bias)
+    with torch.no_grad():
+        for value in module.parameters():
+            value.copy_(random(value.shape, 0.8, generator))
+    N, rows = len(LENGTHS), layers * directions
+    x = random((max(LENGTHS), N, INPUT), 1.5, generator)
+    h0 = random((rows, N, proj or HIDDEN), 1.0, generator)
+    c0 = random((rows, N, HIDDEN), 1.0, generator)
+    return packed_run(cell, module, x, LENGTHS, h0, c0, "torch.nn module on packed data")
+
+
+def filled_module(cell, layers, directions, sizes):
+    """Weights by formula: element j of each tensor is 0.3 sin(j + 1 + k), k += 7 per tensor."""
+    module, k = module_for(cell, layers, directions, 0, True, sizes), 0
+    with torch.no_grad():
+        for value in module.parameters():
+            j = torch.arange(value.numel(), dtype=torch.float64)
+            value.copy_((0.3 * torch.sin(j + 1 + k)).float().double().reshape(value.shape))
+            k += 7
+    return module
+
+
+def formula(function, *shape):
+    j = torch.arange(math.prod(shape), dtype=torch.float64)
+    return function(j).float().double().reshape(shape)
+
+
+def state_case(cell, with_state):
+    """Three layers, both directions, every element of every state different (or no state)."""
+    lengths, L, D, H, I = [5, 3, 1], 3, 2, 3, 2
+    module = filled_module(cell, L, D, (I, H))
+    x = formula(lambda j: torch.sin(0.37 * j + 0.2), 5, 3, I)
+    h0 = c0 = None
+    if with_state:
+        h0 = formula(lambda j: 0.1 * torch.cos(j), L * D, 3, H)
+        c0 = formula(lambda j: 0.2 * torch.sin(j), L * D, 3, H)
+    return packed_run(cell, module, x, lengths, h0, c0, "weights, input and states by formula")
+
+
+def gru_reset_before_case(name, layers, directions, bias):
+    """torch has no such module: a loop over torch functions, each sequence alone."""
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    module = module_for("gru", layers, directions, 0, bias)
+    with torch.no_grad():
+        for value in module.parameters():
+            value.copy_(random(value.shape, 0.8, generator))
+    N, H = len(LENGTHS), HIDDEN
+    x = random((max(LENGTHS), N, INPUT), 1.5, generator)
+    h0 = random((layers * directions, N, H), 1.0, generator)
+    output = torch.zeros((max(LENGTHS), N, directions * H), dtype=torch.float64)
+    h_n = torch.zeros_like(h0)
+    weights = parameter_tensors(module)
+    zeros = torch.zeros(3 * H, dtype=torch.float64)
+    for n, length in enumerate(LENGTHS):
+        stream = x[:length, n]
+        for layer in range(layers):
+            halves = []
+            for direction in range(directions):
+                suffix = f"_l{layer}" + ("_reverse" if direction else "")
+                w_ih, w_hh = weights["weight_ih" + suffix], weights["weight_hh" + suffix]
+                b = (weights.get("bias_ih" + suffix, zeros)
+                     + weights.get("bias_hh" + suffix, zeros))
+                h, rows = h0[layer * directions + direction, n], []
+                order = stream.flip(0) if direction else stream
+                for step in order:
+                    a = w_ih @ step + b
+                    r = torch.sigmoid(a[:H] + w_hh[:H] @ h)
+                    z = torch.sigmoid(a[H:2 * H] + w_hh[H:2 * H] @ h)
+                    h = (1 - z) * torch.tanh(a[2 * H:] + w_hh[2 * H:] @ (r * h)) + z * h
+                    rows.append(h)
+                h_n[layer * directions + direction, n] = h
+                half = torch.stack(rows)
+                halves.append(half.flip(0) if direction else half)
+            stream = torch.cat(halves, 1)
+        output[:length, n] = stream
+    pack = torch.nn.utils.rnn.pack_padded_sequence
+    packed = pack(x, torch.tensor(LENGTHS), enforce_sorted=False)
+    tensors = dict(weights)
+    tensors.update({
+        "lengths": torch.tensor(LENGTHS), "input": padded_with_nan(x, LENGTHS),
+        "input_packed": packed.data, "batch_sizes": packed.batch_sizes,
+        "sorted_indices": packed.sorted_indices, "unsorted_indices": packed.unsorted_indices,
+        "h0": h0, "output_packed": pack(output, torch.tensor(LENGTHS), enforce_sorted=False).data,
+        "output": output, "h_n": h_n})
+    note = "no torch module: a loop over torch functions, one sequence at a time"
+    return tensors, metadata("gru_reset_before", module, LENGTHS, note)
+
+
+def pack_case(lengths, trailing, batch_first, enforce_sorted, total_length, padding_value):
+    N, T = len(lengths), max(lengths)
+    shape = ((N, T) if batch_first else (T, N)) + trailing
+    x = torch.arange(math.prod(shape), dtype=torch.float64).reshape(shape)
+    packed = torch.nn.utils.rnn.pack_padded_sequence(
+        x, torch.tensor(lengths), batch_first=batch_first, enforce_sorted=enforce_sorted)
+    padded, back = torch.nn.utils.rnn.pad_packed_sequence(
+        packed, batch_first=batch_first, padding_value=padding_value, total_length=total_length)
+    assert back.tolist() == lengths
+    tensors = {"lengths": torch.tensor(lengths), "input": x, "data": packed.data,
+               "batch_sizes": packed.batch_sizes, "padded": padded}
+    if packed.sorted_indices is not None:
+        tensors["sorted_indices"] = packed.sorted_indices
+        tensors["unsorted_indices"] = packed.unsorted_indices
+    return tensors, {"kind": "pack", "lengths": ",".join(map(str, lengths)),
+                     "batch_first": str(int(batch_first)),
+                     "enforce_sorted": str(int(enforce_sorted)),
+                     "total_length": str(0 if total_length is None else total_length),
+                     "padding_value": repr(float(padding_value)), "torch": torch.__version__}
+
+
+def cases():
+    for cell in ["lstm", "gru", "rnn_tanh", "rnn_relu"]:
+        for layers in [1, 2]:
+            for directions in [1, 2]:
+                for proj in [0, PROJ] if cell == "lstm" else [0]:
+                    for bias in [True, False]:
+                        name = case_name(cell, layers, directions, proj, bias)
+                        yield name, layer_case(name, cell, layers, directions, proj, bias)
+    for layers, directions, bias in [(1, 1, False), (2, 2, True)]:
+        name = case_name("gru_reset_before", layers, directions, 0, bias)
+        yield name, gru_reset_before_case(name, layers, directions, bias)
+    for cell in ["lstm", "gru"]:
+        yield f"{cell}_l3_bi_states", state_case(cell, True)
+        yield f"{cell}_l3_bi_nostates", state_case(cell, False)
+    yield "pack_unsorted", pack_case([3, 5, 1, 4], (2,), False, False, None, 0.0)
+    yield "pack_unsorted_batch_first", pack_case([2, 6, 1], (3,), True, False, 8, -1.5)
+    yield "pack_sorted_ties", pack_case([4, 4, 2, 2, 2, 1], (2,), False, True, None, 0.0)
+    yield "pack_equal", pack_case([3, 3, 3], (2,), False, True, None, 0.0)
+    yield "pack_one", pack_case([4], (2,), True, True, 6, 7.0)
+    yield "pack_no_trailing", pack_case([1, 3, 2], (), False, False, None, 0.0)
+    yield "pack_two_trailing", pack_case([1, 3, 2], (2, 3), True, False, 4, 0.0)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", nargs="?", default=pathlib.Path(__file__).resolve().parent,
+                        type=pathlib.Path, metavar="FOLDER")
+    parser.add_argument("--check", action="store_true",
+                        help="write nothing, compare with the files that are there")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    total, differences, names = 0, [], set()
+    for name, (tensors, about) in cases():
+        path = arguments.folder / (name + ".safetensors")
+        content = safetensors(tensors, about)
+        names.add(path.name)
+        total += len(content)
+        if not arguments.check:
+            path.write_bytes(content)
+        elif not path.exists() or path.read_bytes() != content:
+            differences.append(path.name)
+    stale = {p.name for p in arguments.folder.glob("*.safetensors")} - names
+    print(f"{len(names)} files, {total} bytes, torch {torch.__version__}")
+    for name in differences:
+        print("differs or missing:", name)
+    for name in sorted(stale):
+        print("not made by this script:", name)
+    return 1 if differences or stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

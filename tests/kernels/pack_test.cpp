@@ -1,0 +1,486 @@
+#include "packrnn/kernels/pack.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "tests/catch.hpp"
+#include "tests/packing_cases.hpp"
+
+namespace packrnn::kernels {
+namespace {
+
+using namespace packrnn::tests;
+
+Shape padded_shape(const Ints& lengths, std::int64_t T, bool batch_first, const Shape& row) {
+  const auto N = static_cast<std::int64_t>(lengths.size());
+  return batch_first ? row.prepend(T).prepend(N) : row.prepend(N).prepend(T);
+}
+
+std::vector<Tensor> scrambled_sequences(const Ints& lengths, const Shape& row, Dtype dtype) {
+  std::vector<Tensor> sequences;
+  for (std::size_t n = 0; n < lengths.size(); ++n)
+    sequences.push_back(scrambled(row.prepend(lengths[n]), dtype, 77 + n));
+  return sequences;
+}
+
+std::vector<TensorView> views(const std::vector<Tensor>& tensors) {
+  return {tensors.begin(), tensors.end()};
+}
+
+TEST_CASE("packing moves exactly the rows that a loop over the definition moves") {
+  Context context = cpu_context();
+  const bool batch_first = GENERATE(false, true);
+  std::uint64_t seed = 1;
+  for (const Ints& lengths : random_length_vectors()) {
+    const auto dtype = kAllDtypes[seed % kAllDtypes.size()];
+    const Shape row = kRowShapes[seed % kRowShapes.size()];
+    const std::int64_t T = longest(lengths) + static_cast<std::int64_t>(seed % 3);
+    const std::size_t row_bytes = static_cast<std::size_t>(row.elements()) * size_of(dtype);
+    CAPTURE(lengths, dtype, row.str(), T);
+    const auto layout = PackedLayout::make(lengths);
+    const Tensor padded = scrambled(padded_shape(lengths, T, batch_first, row), dtype, ++seed);
+    const Bytes expected = naive_pack(bytes_of(padded), lengths, T, batch_first, row_bytes);
+
+    const Poisoned packed(row.prepend(sum(lengths)), dtype);
+    pack_padded(context, padded, *layout, batch_first, packed.span());
+    REQUIRE(packed.bytes() == expected);
+    REQUIRE(packed.guards_intact());
+
+    const Poisoned back(padded.shape(), dtype);
+    unpack_padded(context, packed.span(), *layout, batch_first, 7.0, back.span());
+    REQUIRE(back.bytes() == naive_unpack(expected, lengths, T, batch_first, row_bytes,
+                                         element_bytes(7.0, dtype)));
+    REQUIRE(back.guards_intact());
+  }
+}
+
+TEST_CASE("every dtype, trailing shape and layout packs and unpacks") {
+  Context context = cpu_context();
+  const bool batch_first = GENERATE(false, true);
+  const Ints lengths = GENERATE(Ints{3, 6, 0, 1, 3}, Ints{6, 3, 3, 1, 0}, Ints{4, 4, 4});
+  const std::int64_t T = 8;
+  const auto layout = PackedLayout::make(lengths);
+  for (const Dtype dtype : kAllDtypes) {
+    for (const Shape& row : kRowShapes) {
+      CAPTURE(lengths, dtype, row.str(), batch_first);
+      const std::size_t row_bytes = static_cast<std::size_t>(row.elements()) * size_of(dtype);
+      const Tensor padded = scrambled(padded_shape(lengths, T, batch_first, row), dtype, 5);
+      const Poisoned packed(row.prepend(layout->total()), dtype);
+      pack_padded(context, padded, *layout, batch_first, packed.span());
+      const Bytes expected = naive_pack(bytes_of(padded), lengths, T, batch_first, row_bytes);
+      CHECK(packed.bytes() == expected);
+
+      for (const double value : {0.0, -2.0, 1.0}) {
+        const Poisoned back(padded.shape(), dtype);
+        unpack_padded(context, packed.span(), *layout, batch_first, value, back.span());
+        CHECK(back.bytes() == naive_unpack(expected, lengths, T, batch_first, row_bytes,
+                                           element_bytes(value, dtype)));
+        CHECK(back.guards_intact());
+      }
+    }
+  }
+}
+
+TEST_CASE("lists of sequences pack, unpack and pad like the padded batch that holds them") {
+  Context context = cpu_context();
+  std::uint64_t seed = 0;
+  for (const Ints& lengths : random_length_vectors()) {
+    const auto dtype = kAllDtypes[++seed % kAllDtypes.size()];
+    const Shape row = kRowShapes[seed % kRowShapes.size()];
+    const std::size_t row_bytes = static_cast<std::size_t>(row.elements()) * size_of(dtype);
+    CAPTURE(lengths, dtype, row.str());
+    const auto layout = PackedLayout::make(lengths);
+    const std::vector<Tensor> sequences = scrambled_sequences(lengths, row, dtype);
+
+    Bytes expected;
+    for (const Cell cell : naive_rows(lengths)) {
+      const Bytes all = bytes_of(sequences[static_cast<std::size_t>(cell.sequence)]);
+      const auto at = all.begin() + cell.step * static_cast<std::int64_t>(row_bytes);
+      expected.insert(expected.end(), at, at + static_cast<std::int64_t>(row_bytes));
+    }
+    const Poisoned packed(row.prepend(layout->total()), dtype);
+    pack_sequences(context, views(sequences), *layout, packed.span());
+    REQUIRE(packed.bytes() == expected);
+    REQUIRE(packed.guards_intact());
+
+    std::vector<std::unique_ptr<Poisoned>> targets;
+    std::vector<TensorSpan> spans;
+    for (const Tensor& sequence : sequences) {
+      targets.push_back(std::make_unique<Poisoned>(sequence.shape(), dtype));
+      spans.push_back(targets.back()->span());
+    }
+    unpack_sequences(context, packed.span(), *layout, spans);
+    for (std::size_t n = 0; n < sequences.size(); ++n) {
+      REQUIRE(targets[n]->bytes() == bytes_of(sequences[n]));
+      REQUIRE(targets[n]->guards_intact());
+    }
+
+    for (const bool batch_first : {false, true}) {
+      const std::int64_t T = longest(lengths) + 2;
+      const Poisoned padded(padded_shape(lengths, T, batch_first, row), dtype);
+      pad_sequences(context, views(sequences), batch_first, 3.0, padded.span());
+      REQUIRE(padded.bytes() == naive_unpack(expected, lengths, T, batch_first, row_bytes,
+                                             element_bytes(3.0, dtype)));
+      REQUIRE(padded.guards_intact());
+    }
+  }
+}
+
+TEST_CASE("gather assigns one row per index") {
+  Context context = cpu_context();
+  Random random(3);
+  for (const Dtype dtype : kAllDtypes) {
+    for (const Shape& row : kRowShapes) {
+      const std::size_t row_bytes = static_cast<std::size_t>(row.elements()) * size_of(dtype);
+      const Tensor table = scrambled(row.prepend(11), dtype, 9);
+      const Bytes from = bytes_of(table);
+      std::vector<std::int32_t> narrow;
+      Ints wide;
+      Bytes expected;
+      for (int i = 0; i < 24; ++i) {
+        wide.push_back(random.below(12) - 1);
+        narrow.push_back(static_cast<std::int32_t>(wide.back()));
+        if (wide.back() < 0) {
+          for (std::int64_t e = 0; e < row.elements(); ++e) {
+            const Bytes value = element_bytes(4.0, dtype);
+            expected.insert(expected.end(), value.begin(), value.end());
+          }
+        } else {
+          const auto at = from.begin() + wide.back() * static_cast<std::int64_t>(row_bytes);
+          expected.insert(expected.end(), at, at + static_cast<std::int64_t>(row_bytes));
+        }
+      }
+      const Shape shape = row.prepend(4).prepend(6);
+      CAPTURE(dtype, row.str());
+      const Poisoned a(shape, dtype);
+      gather_rows(context, table, TensorView(wide.data(), {6, 4}), a.span(), 4.0);
+      CHECK(a.bytes() == expected);
+      CHECK(a.guards_intact());
+      const Poisoned b(shape, dtype);
+      gather_rows(context, table, TensorView(narrow.data(), {6, 4}), b.span(), 4.0);
+      CHECK(b.bytes() == expected);
+    }
+  }
+}
+
+TEST_CASE("gather names the position and value of a bad index and writes nothing") {
+  Context context = cpu_context();
+  const Tensor table = scrambled({5, 2}, Dtype::f32, 1);
+  const Poisoned target({2, 3, 2}, Dtype::f32);
+  const Bytes before = target.bytes();
+  Ints indices = {0, 1, 2, 3, 4, 0};
+  const TensorView view(indices.data(), {2, 3});
+
+  indices[4] = 5;
+  check_throws([&] { gather_rows(context, table, view, target.span()); }, {"[1, 1]", "5", "4"});
+  indices[4] = -1;
+  check_throws([&] { gather_rows(context, table, view, target.span()); }, {"[1, 1]", "-1"});
+  indices[4] = -2;
+  check_throws([&] { gather_rows(context, table, view, target.span(), 0.0); }, {"[1, 1]", "-2"});
+  indices[4] = std::numeric_limits<std::int64_t>::max();
+  check_throws([&] { gather_rows(context, table, view, target.span()); },
+               {"9223372036854775807"});
+  indices[4] = 4 + (std::int64_t{1} << 32);
+  check_throws([&] { gather_rows(context, table, view, target.span()); }, {"4294967300"});
+  CHECK(target.bytes() == before);
+
+  indices[4] = 4;  // and the next valid call works
+  gather_rows(context, table, view, target.span());
+  CHECK(target.bytes() != before);
+
+  const Tensor floats = Tensor::zeros({2, 3}, Dtype::f32);
+  check_throws([&] { gather_rows(context, table, floats, target.span()); }, {"f32", "i64"});
+}
+
+TEST_CASE("features are joined side by side") {
+  Context context = cpu_context();
+  for (const Dtype dtype : kAllDtypes) {
+    const Shape lead = GENERATE(Shape{4}, Shape{3, 2}, Shape{});
+    const Ints widths = {1, 3, 0, 2};
+    std::vector<Tensor> inputs;
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      Ints extents(lead.extents().begin(), lead.extents().end());
+      extents.push_back(widths[i]);
+      inputs.push_back(scrambled(Shape(extents), dtype, i + 1));
+    }
+    Bytes expected;
+    for (std::int64_t r = 0; r < lead.elements(); ++r)
+      for (std::size_t i = 0; i < widths.size(); ++i) {
+        const Bytes all = bytes_of(inputs[i]);
+        const auto width = widths[i] * static_cast<std::int64_t>(size_of(dtype));
+        expected.insert(expected.end(), all.begin() + r * width, all.begin() + (r + 1) * width);
+      }
+    Ints extents(lead.extents().begin(), lead.extents().end());
+    extents.push_back(6);
+    const Poisoned target(Shape(extents), dtype);
+    concat_features(context, views(inputs), target.span());
+    CHECK(target.bytes() == expected);
+    CHECK(target.guards_intact());
+  }
+}
+
+TEST_CASE("1, 2 and 5 threads move the same bits") {
+  // Large enough to be shared out; row sizes that take every way of copying.
+  const Ints widths = {1, 2, 3, 4, 125};
+  for (const std::int64_t width : widths) {
+    const auto count = static_cast<std::size_t>(260 / width + 3);
+    Random random(static_cast<std::uint64_t>(width));
+    Ints lengths;
+    for (std::size_t n = 0; n < count; ++n)
+      lengths.push_back(random.below(700));
+    if (width == 3)
+      std::sort(lengths.rbegin(), lengths.rend());  // the path that moves whole steps
+    const std::int64_t T = 703;
+    const auto layout = PackedLayout::make(lengths);
+    const std::size_t row = static_cast<std::size_t>(width) * 4;
+    for (const bool batch_first : {false, true}) {
+      const Tensor padded =
+          scrambled(padded_shape(lengths, T, batch_first, {width}), Dtype::f32, 2);
+      const Bytes expected = naive_pack(bytes_of(padded), lengths, T, batch_first, row);
+      const Bytes restored = naive_unpack(expected, lengths, T, batch_first, row,
+                                          element_bytes(-1.0, Dtype::f32));
+      REQUIRE(expected.size() > 256 * 1024);
+      std::vector<Tensor> sequences;
+      for (const std::int64_t length : lengths)
+        sequences.push_back(Tensor::empty({length, width}, Dtype::f32));
+      const std::vector<TensorSpan> spans(sequences.begin(), sequences.end());
+      Ints reversed(static_cast<std::size_t>(layout->total()));
+      std::iota(reversed.rbegin(), reversed.rend(), 0);
+
+      for (const int threads : {1, 2, 5}) {
+        CAPTURE(width, batch_first, threads);
+        Context context = cpu_context(threads);
+        const Poisoned packed({layout->total(), width}, Dtype::f32);
+        pack_padded(context, padded, *layout, batch_first, packed.span());
+        CHECK(packed.bytes() == expected);
+
+        const Poisoned back(padded.shape(), Dtype::f32);
+        unpack_padded(context, packed.span(), *layout, batch_first, -1.0, back.span());
+        CHECK(back.bytes() == restored);
+        CHECK(back.guards_intact());
+
+        unpack_sequences(context, packed.span(), *layout, spans);
+        const Poisoned again({layout->total(), width}, Dtype::f32);
+        pack_sequences(context, views(sequences), *layout, again.span());
+        CHECK(again.bytes() == expected);
+
+        const Poisoned lined_up(padded.shape(), Dtype::f32);
+        pad_sequences(context, views(sequences), batch_first, -1.0, lined_up.span());
+        CHECK(lined_up.bytes() == restored);
+
+        const Poisoned turned({layout->total(), width}, Dtype::f32);
+        const TensorView indices(reversed.data(), {layout->total()});
+        gather_rows(context, packed.span(), indices, turned.span());
+        const Poisoned turned_back({layout->total(), width}, Dtype::f32);
+        gather_rows(context, turned.span(), indices, turned_back.span());
+        CHECK(turned_back.bytes() == expected);
+
+        const std::vector<TensorView> halves = {packed.span(), turned.span()};
+        const Poisoned both({layout->total(), 2 * width}, Dtype::f32);
+        concat_features(context, halves, both.span());
+        const TensorView pairs = both.span().reshape({layout->total(), 2, width});
+        for (const std::int64_t r : {std::int64_t{0}, layout->total() / 2, layout->total() - 1}) {
+          const auto pair = pairs.rows(r, r + 1).reshape({2, width});
+          CHECK(bytes_of(pair.rows(0, 1)) == bytes_of(packed.span().rows(r, r + 1)));
+          CHECK(bytes_of(pair.rows(1, 2)) == bytes_of(turned.span().rows(r, r + 1)));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("B32: every padded element is the padding value, whatever was there before") {
+  Context context = cpu_context(2);
+  for (const auto& [lengths, T] : {std::pair{Ints{2, 1}, 2}, {Ints{2, 1}, 5}, {Ints{2, 1}, 9},
+                                   {Ints{0, 0, 0}, 4}, {Ints{1, 2}, 9}}) {
+    const auto layout = PackedLayout::make(lengths);
+    for (const Dtype dtype : kAllDtypes) {
+      for (const bool batch_first : {false, true}) {
+        for (const double value : {0.0, -5.0}) {
+          const Tensor packed = scrambled({layout->total(), 3}, dtype, 4);
+          const Shape shape = padded_shape(lengths, T, batch_first, {3});
+          const Poisoned first(shape, dtype, std::byte{0xFF}), second(shape, dtype, std::byte{0x7E});
+          unpack_padded(context, packed, *layout, batch_first, value, first.span());
+          unpack_padded(context, packed, *layout, batch_first, value, second.span());
+          CAPTURE(lengths, T, dtype, batch_first, value);
+          CHECK(first.bytes() == naive_unpack(bytes_of(packed), lengths, T, batch_first,
+                                              3 * size_of(dtype), element_bytes(value, dtype)));
+          CHECK(first.bytes() == second.bytes());
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a padding value is rounded to a floating dtype and must be exact in an integer one") {
+  Context context = cpu_context();
+  const auto layout = PackedLayout::make({0});
+  const auto fill = [&](Dtype dtype, double value) {
+    Tensor padded = Tensor::zeros({1, 1}, dtype);
+    unpack_padded(context, Tensor::empty({0}, dtype), *layout, false, value, padded);
+    return padded;
+  };
+  CHECK(fill(Dtype::f32, 0.1).values<float>()[0] == 0.1F);
+  CHECK(fill(Dtype::f64, 0.1).values<double>()[0] == 0.1);
+  CHECK(std::isinf(fill(Dtype::f32, 1e300).values<float>()[0]));
+  CHECK(std::isnan(fill(Dtype::f64, std::nan("")).values<double>()[0]));
+  CHECK(std::isnan(static_cast<float>(fill(Dtype::bf16, std::nan("")).values<BFloat16>()[0])));
+  CHECK(fill(Dtype::f16, -1e9).values<Half>()[0].bits == 0xFC00);
+  CHECK(fill(Dtype::i32, -2147483648.0).values<std::int32_t>()[0] ==
+        std::numeric_limits<std::int32_t>::min());
+  CHECK(fill(Dtype::i64, -0x1p63).values<std::int64_t>()[0] ==
+        std::numeric_limits<std::int64_t>::min());
+  check_throws([&] { fill(Dtype::i32, 0.5); }, {"padding_value", "0.5", "i32"});
+  check_throws([&] { fill(Dtype::i32, 2147483648.0); }, {"padding_value", "2147483648", "i32"});
+  check_throws([&] { fill(Dtype::i64, 0x1p63); }, {"padding_value", "i64"});
+  check_throws([&] { fill(Dtype::i64, std::nan("")); }, {"padding_value", "nan"});
+}
+
+TEST_CASE("nothing to move is legal in every form") {
+  Context context = cpu_context(2);
+  for (const auto& [lengths, T] :
+       {std::pair{Ints{}, 3}, {Ints{}, 0}, {Ints{0, 0}, 0}, {Ints{0, 0}, 4}}) {
+    const auto layout = PackedLayout::make(lengths);
+    for (const Shape& row : {Shape{}, Shape{3}, Shape{0}}) {
+      for (const bool batch_first : {false, true}) {
+        const Tensor padded = scrambled(padded_shape(lengths, T, batch_first, row), Dtype::f32, 1);
+        Tensor packed = Tensor::empty(row.prepend(0), Dtype::f32);
+        pack_padded(context, padded, *layout, batch_first, packed);
+        const Poisoned back(padded.shape(), Dtype::f32);
+        unpack_padded(context, packed, *layout, batch_first, 1.0, back.span());
+        CHECK(back.bytes() == naive_unpack({}, lengths, T, batch_first,
+                                           static_cast<std::size_t>(row.elements()) * 4,
+                                           element_bytes(1.0, Dtype::f32)));
+      }
+    }
+  }
+}
+
+TEST_CASE("arguments that do not fit are refused before anything is written") {
+  Context context = cpu_context();
+  const auto layout = PackedLayout::make({2, 1});
+  const Tensor padded = Tensor::zeros({2, 2, 3}, Dtype::f32);
+  const Poisoned packed({3, 3}, Dtype::f32);
+  const Bytes before = packed.bytes();
+  const auto pack = [&](const TensorView& from, const TensorSpan& to) {
+    return [&context, &layout, from, to] { pack_padded(context, from, *layout, false, to); };
+  };
+  check_throws(pack(TensorView{}, packed.span()), {"padded", "not defined"});
+  check_throws(pack(padded, TensorSpan{}), {"packed", "not defined"});
+  check_throws(pack(Tensor::zeros({2}, Dtype::f32), packed.span()), {"[2]", "2 or more"});
+  check_throws(pack(Tensor::zeros({2, 3, 3}, Dtype::f32), packed.span()), {"[2, 3, 3]", "3", "2"});
+  check_throws(pack(Tensor::zeros({1, 2, 3}, Dtype::f32), packed.span()), {"[1, 2, 3]", "1", "2"});
+  check_throws(pack(Tensor::zeros({2, 2, 4}, Dtype::f32), packed.span()), {"[3, 3]", "[3, 4]"});
+  check_throws(pack(Tensor::zeros({2, 2, 3}, Dtype::f64), packed.span()), {"f32", "f64"});
+  check_throws(pack(TensorView(padded.view().raw(), padded.shape(), Dtype::f32, Device::cuda(1)),
+                    packed.span()),
+               {"padded", "cuda:1", "cpu"});
+  CHECK(packed.bytes() == before);
+
+  const Tensor data = Tensor::zeros({3, 3}, Dtype::f32);
+  const Poisoned target({2, 2, 3}, Dtype::f32);
+  const auto unpack = [&](const TensorView& from, const TensorSpan& to) {
+    return [&context, &layout, from, to] { unpack_padded(context, from, *layout, false, 0, to); };
+  };
+  check_throws(unpack(Tensor::zeros({4, 3}, Dtype::f32), target.span()), {"[4, 3]", "[3, 3]"});
+  check_throws(unpack(data, Poisoned({1, 2, 3}, Dtype::f32).span()), {"1 steps", "2"});
+  check_throws(unpack(data, Poisoned({2, 2, 2}, Dtype::f32).span()), {"[2, 2, 2]", "[2, 2, 3]"});
+
+  const std::vector<TensorView> one = {data};
+  check_throws([&] { pack_sequences(context, one, *layout, packed.span()); }, {"1", "2"});
+  const std::vector<TensorView> wrong = {data, data};
+  check_throws([&] { pack_sequences(context, wrong, *layout, packed.span()); },
+               {"sequence 0", "3", "2"});
+  const std::vector<TensorView> none;
+  check_throws([&] { concat_features(context, none, packed.span()); }, {"inputs is empty"});
+  check_throws([&] { concat_features(context, wrong, packed.span()); }, {"6 features", "[3, 3]"});
+}
+
+// Offsets beyond 2^31 and 2^32.
+constexpr PaddedGrid kTimeMajor{.steps = 1 << 20, .batch = 1 << 20, .batch_first = false};
+constexpr PaddedGrid kBatchFirst{.steps = 1 << 20, .batch = 1 << 20, .batch_first = true};
+static_assert(kTimeMajor.row(5, (1 << 20) - 1) == ((std::int64_t{1} << 40) - (1 << 20)) + 5);
+static_assert(kBatchFirst.row((1 << 20) - 1, 5) == ((std::int64_t{1} << 40) - (1 << 20)) + 5);
+static_assert(kTimeMajor.row((1 << 20) - 1, (1 << 20) - 1) == (std::int64_t{1} << 40) - 1);
+
+// Address space without memory: only pages that may be read are readable, and a touch of padding
+// ends the process.
+class Reserved {
+ public:
+  explicit Reserved(std::size_t bytes)
+      : bytes_(bytes),
+        data_(mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
+  }
+  ~Reserved() {
+    if (ok())
+      munmap(data_, bytes_);
+  }
+  Reserved(const Reserved&) = delete;
+  Reserved& operator=(const Reserved&) = delete;
+
+  bool ok() const { return data_ != MAP_FAILED; }
+  const void* data() const { return data_; }
+  // Makes `count` integers at `offset` (bytes) readable and sets the first of them.
+  void put(std::int64_t offset, std::int32_t value, std::int64_t count = 1) {
+    const auto page = static_cast<std::int64_t>(sysconf(_SC_PAGESIZE));
+    auto* const data = static_cast<std::byte*>(data_);
+    const std::int64_t start = offset / page * page;
+    const auto size = static_cast<std::size_t>(offset + 4 * count - start);
+    REQUIRE(mprotect(data + start, size, PROT_READ | PROT_WRITE) == 0);
+    std::memcpy(data + offset, &value, sizeof value);
+  }
+
+ private:
+  std::size_t bytes_;
+  void* data_;
+};
+
+TEST_CASE("batches of many gigabytes are addressed right and their padding is not touched") {
+  const std::int64_t T = (std::int64_t{1} << 30) + 1024;  // 4 GiB a sequence
+  Reserved memory(static_cast<std::size_t>(3 * T * 4));
+  if (!memory.ok())
+    PACKRNN_SKIP("no 12 GiB of address space");
+  Context context = cpu_context();
+
+  SECTION("pack, batch first") {
+    memory.put(0, 10);
+    memory.put(4, 11);
+    memory.put(2 * T * 4, 30);
+    const auto layout = PackedLayout::make({2, 0, 1});
+    Tensor packed = Tensor::zeros({3}, Dtype::i32);
+    pack_padded(context, TensorView(memory.data(), {3, T}, Dtype::i32), *layout, true, packed);
+    CHECK(bytes_of(packed) ==
+          bytes_of(Tensor::from<std::int32_t>({10, 30, 11}, {3})));
+  }
+  SECTION("pack, time major") {
+    // Only the last of 65536 sequences has elements; a row is 64 KiB, a step 4 GiB.
+    const std::int64_t N = 65536, width = 16384;
+    memory.put((N - 1) * width * 4, 10, width);
+    memory.put((2 * N - 1) * width * 4, 11, width);
+    Ints lengths(N, 0);
+    lengths.back() = 2;
+    const auto layout = PackedLayout::make(lengths);
+    Tensor packed = Tensor::zeros({2, width}, Dtype::i32);
+    pack_padded(context, TensorView(memory.data(), {2, N, width}, Dtype::i32), *layout, false,
+                packed);
+    CHECK(packed.values<std::int32_t>()[0] == 10);
+    CHECK(packed.values<std::int32_t>()[static_cast<std::size_t>(width)] == 11);
+  }
+  SECTION("gather") {
+    const Ints rows = {T - 1, 2 * T - 1, 3 * T - 1};
+    for (std::int32_t i = 0; i < 3; ++i)
+      memory.put(rows[static_cast<std::size_t>(i)] * 4, 10 + i);
+    Tensor target = Tensor::zeros({3}, Dtype::i32);
+    gather_rows(context, TensorView(memory.data(), {3 * T}, Dtype::i32),
+                TensorView(rows.data(), {3}), target);
+    CHECK(bytes_of(target) == bytes_of(Tensor::from<std::int32_t>({10, 11, 12}, {3})));
+  }
+}
+
+}  // namespace
+}  // namespace packrnn::kernels
