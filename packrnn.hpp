@@ -11,3 +11,4 @@
 #include "packrnn/layers/rnn.hpp"
 #include "packrnn/layers/safetensors.hpp"
 #include "packrnn/runtime/dlpack.hpp"
+#include "packrnn/runtime/error.hpp"

@@ -13,6 +13,7 @@
 namespace packrnn::bench {
 namespace {
 
+constexpr std::string_view kHistogram = "length,count", kQuantiles = "quantile,seconds";
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 40;
 constexpr double kMaxLength = PackedLayout::kMaxExtent;
 
@@ -21,16 +22,19 @@ struct Line {
   double first, second;
 };
 
-/// The header line and the pairs of numbers below it.
-std::pair<std::string_view, std::vector<Line>> read_pairs(std::string_view name,
-                                                          std::string_view csv) {
+struct Table {
   std::string_view header;
   std::vector<Line> lines;
+};
+
+Table read_table(std::string_view name, std::string_view csv) {
+  Table table;
   for (int line_number = 1; !csv.empty(); ++line_number) {
     std::string_view line = take_line(csv);
     if (line.empty() || line.starts_with('#')) continue;
-    if (header.empty()) {
-      header = line;
+    if (table.header.empty()) {
+      table.header = line;
+      if (line != kHistogram && line != kQuantiles) break;
       continue;
     }
     const std::string_view whole = line;
@@ -39,9 +43,12 @@ std::pair<std::string_view, std::vector<Line>> read_pairs(std::string_view name,
     if (!first || !second || !std::isfinite(*first) || !std::isfinite(*second))
       throw InvalidArgument(
           fmt::format("{}, line {}: '{}' is not two numbers", name, line_number, whole));
-    lines.push_back({line_number, *first, *second});
+    table.lines.push_back({line_number, *first, *second});
   }
-  return {header, std::move(lines)};
+  if (table.header != kHistogram && table.header != kQuantiles)
+    throw InvalidArgument(fmt::format("{}: columns '{}', expected '{}' or '{}'", name, table.header,
+                                      kHistogram, kQuantiles));
+  return table;
 }
 
 }  // namespace
@@ -52,13 +59,13 @@ void LengthDistribution::add(double until, double from, double to) {
 
 LengthDistribution LengthDistribution::parse(std::string_view name, std::string_view csv,
                                              double steps_per_second) {
-  const auto [header, lines] = read_pairs(name, csv);
+  const auto [header, lines] = read_table(name, csv);
   LengthDistribution result;
   const auto refuse = [name](const Line& line, std::string_view expected) {
     throw InvalidArgument(fmt::format("{}, line {}: '{},{}', expected {}", name, line.number,
                                       line.first, line.second, expected));
   };
-  if (header == "length,count") {
+  if (header == kHistogram) {
     double total = 0.0, before = -1.0;
     for (const Line& line : lines) {
       if (!(line.first > before && line.first <= kMaxLength &&
@@ -71,7 +78,7 @@ LengthDistribution LengthDistribution::parse(std::string_view name, std::string_
       if (line.second > 0) result.add(total, line.first, line.first);
     }
     for (Piece& piece : result.pieces_) piece.until /= total;
-  } else if (header == "quantile,seconds") {
+  } else {
     if (lines.empty() || lines.front().first != 0.0 || lines.back().first != 1.0)
       throw InvalidArgument(fmt::format("{}: quantiles must go from 0 to 1", name));
     for (std::size_t i = 0; i < lines.size(); ++i) {
@@ -83,9 +90,6 @@ LengthDistribution LengthDistribution::parse(std::string_view name, std::string_
         refuse(lines[i], "growing quantiles of growing lengths");
       result.add(lines[i].first, last.second * steps_per_second, steps);
     }
-  } else {
-    throw InvalidArgument(fmt::format(
-        "{}: columns '{}', expected 'length,count' or 'quantile,seconds'", name, header));
   }
   if (result.pieces_.empty()) throw InvalidArgument(fmt::format("{}: no lengths", name));
   return result;

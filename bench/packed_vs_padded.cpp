@@ -4,7 +4,9 @@
 // (wrong results above all), 2 wrong command line, 130 interrupted (the table is then partial).
 
 #include <fmt/format.h>
+#ifdef __GLIBC__
 #include <malloc.h>
+#endif
 
 #include <algorithm>
 #include <cstdio>
@@ -49,7 +51,7 @@ void print(const std::string& text) {
 void keep_memory() {
 #ifdef __GLIBC__
   constexpr int kGigabyte = 1 << 30;
-  mallopt(M_MMAP_THRESHOLD, kGigabyte);
+  mallopt(M_MMAP_MAX, 0);  // glibc refuses a larger M_MMAP_THRESHOLD than 32 MiB
   mallopt(M_TRIM_THRESHOLD, kGigabyte);
 #endif
 }
@@ -152,7 +154,8 @@ int run(const Options& options) {
   if (options.pin) pin_caller();
 
   const Machine machine = describe_machine(context, options.pin);
-  print(header_text(machine, options) + table_head());
+  print(header_text(machine, options));
+  print(table_head());
   const std::vector<Row> rows = run_jobs(context, options, jobs);
   if (wanted(options, kRealData) && !find_japanese_vowels())
     print(fmt::format("{:<14} skipped: {}\n", kRealData, japanese_vowels_missing()));

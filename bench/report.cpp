@@ -76,17 +76,18 @@ std::string header_text(const Machine& machine, const Options& options) {
       "  commit   {}\n"
       "  date     {}\n"
       "  layer    {}\n"
-      "  batches  {} sequences, seed {}\n",
+      "  batches  {} sequences, seed {}\n\n",
       machine.cpu, machine.cpus, machine.device, machine.target, machine.threads,
       machine.threads > 1 ? "s" : "", machine.pinned ? ", pinned" : "", machine.cuda,
       machine.commit, machine.date, layer_text(options), options.batch, options.seed);
 }
 
 std::string table_head() {
-  return "\n" +
-         fmt::format(kRow, "", "", "", "", "", "packed", "padded", "", "", "of the", "with") +
-         fmt::format(kRow, "mix", "N", "T", "tokens", "padding", "k tokens/s", "k tokens/s",
-                     "speed-up", "bound", "bound", "packing");
+  std::string head =
+      fmt::format(kRow, "", "", "", "", "", "packed", "padded", "", "", "of the", "with");
+  head += fmt::format(kRow, "mix", "N", "T", "tokens", "padding", "k tokens/s", "k tokens/s",
+                      "speed-up", "bound", "bound", "packing");
+  return head;
 }
 
 std::string table_row(const Row& row) {

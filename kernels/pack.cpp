@@ -1,8 +1,10 @@
 #include "packrnn/kernels/pack.hpp"
 
 #include <algorithm>
+#include <array>
+#include <vector>
 
-#include "packrnn/kernels/checks.hpp"
+#include "packrnn/kernels/check.hpp"
 #include "packrnn/kernels/cpu/pack.hpp"
 #include "packrnn/kernels/fill_value.hpp"
 
@@ -18,37 +20,43 @@ const std::byte* bytes(const TensorView& tensor) {
 }
 std::byte* bytes(const TensorSpan& tensor) { return static_cast<std::byte*>(tensor.raw()); }
 
+// What must hold before a tensor's shape can be taken apart.
+void check_rank(const Context& context, const char* name, const TensorView& tensor, int at_least) {
+  expects(tensor.defined(), "{} is not defined", name);
+  expects(tensor.device() == context.device(), "{} is on {}, the context on {}", name,
+          tensor.device(), context.device());
+  expects(tensor.shape().rank() >= at_least, "{} has shape {}, expected {} or more dimensions",
+          name, tensor.shape(), at_least);
+}
+
 // Checks padded data against `count` sequences, the longest of which has `longest` elements.
 PaddedGrid grid_of(const TensorView& padded, bool batch_first, std::int64_t count,
                    std::int64_t longest) {
-  expects_rank("padded", padded, 2);
   const PaddedGrid grid{.steps = padded.size(batch_first ? 1 : 0),
                         .batch = padded.size(batch_first ? 0 : 1),
                         .batch_first = batch_first};
-  expects(grid.batch == count, "padded has shape {}: a batch of {}, expected {}",
-          padded.shape(), grid.batch, count);
+  expects(grid.batch == count, "padded has shape {}: a batch of {}, expected {}", padded.shape(),
+          grid.batch, count);
   expects(grid.steps >= longest, "padded has shape {}: {} steps, but the longest sequence has {}",
           padded.shape(), grid.steps, longest);
   return grid;
 }
 
-void expects_sequences(const Context& context, std::span<const TensorView> sequences,
-                       const Shape& row, Dtype dtype) {
+void check_sequences(const Context& context, std::span<const TensorView> sequences,
+                     const Shape& row, Dtype dtype) {
   for (const TensorView& sequence : sequences) {
-    expects_here(context, "a sequence", sequence);
-    expects_dtype("a sequence", sequence, dtype);
-    expects_rank("a sequence", sequence, 1);
-    expects_shape("a sequence", sequence, row.prepend(sequence.size(0)));
+    check_rank(context, "a sequence", sequence, 1);
+    check("a sequence", sequence, row.prepend(sequence.size(0)), dtype);
   }
 }
 
-void expects_lengths(std::span<const TensorView> sequences, const PackedLayout& layout) {
+void check_lengths(std::span<const TensorView> sequences, const PackedLayout& layout) {
   expects(static_cast<std::int64_t>(sequences.size()) == layout.batch(),
           "{} sequences for a layout of {}", sequences.size(), layout.batch());
   for (std::size_t n = 0; n < sequences.size(); ++n)
     expects(sequences[n].size(0) == layout.lengths()[n],
-            "sequence {} has {} elements, its length in the layout is {}", n,
-            sequences[n].size(0), layout.lengths()[n]);
+            "sequence {} has {} elements, its length in the layout is {}", n, sequences[n].size(0),
+            layout.lengths()[n]);
 }
 
 template <class Byte>
@@ -67,8 +75,8 @@ cpu::SequencesIn sequences_of(std::span<const std::byte*> base,
 
 // The first index that is neither a row of the table nor (where allowed) -1, as its position.
 template <class Index>
-void expects_rows(std::span<const Index> indices, const Shape& shape, std::int64_t rows,
-                  bool allow_absent) {
+void check_rows(std::span<const Index> indices, const Shape& shape, std::int64_t rows,
+                bool allow_absent) {
   const auto lowest = static_cast<Index>(allow_absent ? -1 : 0);
   const auto bad = std::ranges::find_if(
       indices, [&](Index i) { return i < lowest || static_cast<std::int64_t>(i) >= rows; });
@@ -80,20 +88,18 @@ void expects_rows(std::span<const Index> indices, const Shape& shape, std::int64
     rest /= shape[d];
   }
   const auto named = std::span(position).first(static_cast<std::size_t>(shape.rank()));
-  throw InvalidArgument(fmt::format("index [{}] is {}, expected 0 to {}", fmt::join(named, ", "),
-                                    *bad, rows - 1));
+  throw InvalidArgument(
+      fmt::format("index [{}] is {}, expected 0 to {}", fmt::join(named, ", "), *bad, rows - 1));
 }
 
 }  // namespace
 
 void pack_padded(Context& context, const TensorView& padded, const PackedLayout& layout,
                  bool batch_first, const TensorSpan& packed) {
-  expects_here(context, "padded", padded);
-  expects_here(context, "packed", packed);
-  expects_dtype("packed", packed, padded.dtype());
+  check_rank(context, "padded", padded, 2);
   const PaddedGrid grid = grid_of(padded, batch_first, layout.batch(), layout.steps());
   const Shape row_shape = padded.shape().from(2);
-  expects_shape("packed", packed, row_shape.prepend(layout.total()));
+  check("packed", packed, row_shape.prepend(layout.total()), padded.dtype());
   if (packed.elements() == 0) return;
 
   const std::int64_t row = row_bytes(row_shape, padded.dtype());
@@ -105,12 +111,11 @@ void pack_padded(Context& context, const TensorView& padded, const PackedLayout&
 
 void pack_sequences(Context& context, std::span<const TensorView> sequences,
                     const PackedLayout& layout, const TensorSpan& packed) {
-  expects_here(context, "packed", packed);
-  expects_rank("packed", packed, 1);
+  check_rank(context, "packed", packed, 1);
   const Shape row_shape = packed.shape().from(1);
-  expects_sequences(context, sequences, row_shape, packed.dtype());
-  expects_lengths(sequences, layout);
-  expects_shape("packed", packed, row_shape.prepend(layout.total()));
+  check_sequences(context, sequences, row_shape, packed.dtype());
+  check_lengths(sequences, layout);
+  check("packed", packed, row_shape.prepend(layout.total()), packed.dtype());
   if (packed.elements() == 0) return;
 
   const std::int64_t row = row_bytes(row_shape, packed.dtype());
@@ -121,14 +126,12 @@ void pack_sequences(Context& context, std::span<const TensorView> sequences,
 
 void unpack_padded(Context& context, const TensorView& packed, const PackedLayout& layout,
                    bool batch_first, double padding_value, const TensorSpan& padded) {
-  expects_here(context, "packed", packed);
-  expects_here(context, "padded", padded);
-  expects_dtype("padded", padded, packed.dtype());
-  expects_rank("packed", packed, 1);
+  check_rank(context, "packed", packed, 1);
+  check_rank(context, "padded", padded, 2);
   const Shape row_shape = packed.shape().from(1);
-  expects_shape("packed", packed, row_shape.prepend(layout.total()));
+  check("packed", packed, row_shape.prepend(layout.total()), packed.dtype());
   const PaddedGrid grid = grid_of(padded, batch_first, layout.batch(), layout.steps());
-  expects_shape("padded", padded, grid.shape(row_shape));
+  check("padded", padded, grid.shape(row_shape), packed.dtype());
   const FillValue value = fill_value(padding_value, packed.dtype(), "padding_value");
   if (padded.elements() == 0) return;
 
@@ -141,13 +144,12 @@ void unpack_padded(Context& context, const TensorView& packed, const PackedLayou
 
 void unpack_sequences(Context& context, const TensorView& packed, const PackedLayout& layout,
                       std::span<const TensorSpan> sequences) {
-  expects_here(context, "packed", packed);
-  expects_rank("packed", packed, 1);
+  check_rank(context, "packed", packed, 1);
   const Shape row_shape = packed.shape().from(1);
-  expects_shape("packed", packed, row_shape.prepend(layout.total()));
+  check("packed", packed, row_shape.prepend(layout.total()), packed.dtype());
   const std::vector<TensorView> views(sequences.begin(), sequences.end());
-  expects_sequences(context, views, row_shape, packed.dtype());
-  expects_lengths(views, layout);
+  check_sequences(context, views, row_shape, packed.dtype());
+  check_lengths(views, layout);
   if (packed.elements() == 0) return;
 
   const std::int64_t row = row_bytes(row_shape, packed.dtype());
@@ -160,10 +162,9 @@ void unpack_sequences(Context& context, const TensorView& packed, const PackedLa
 
 void pad_sequences(Context& context, std::span<const TensorView> sequences, bool batch_first,
                    double padding_value, const TensorSpan& padded) {
-  expects_here(context, "padded", padded);
-  expects_rank("padded", padded, 2);
+  check_rank(context, "padded", padded, 2);
   const Shape row_shape = padded.shape().from(2);
-  expects_sequences(context, sequences, row_shape, padded.dtype());
+  check_sequences(context, sequences, row_shape, padded.dtype());
   const auto count = static_cast<std::int64_t>(sequences.size());
   std::int64_t longest = 0;
   for (const TensorView& sequence : sequences) longest = std::max(longest, sequence.size(0));
@@ -183,23 +184,20 @@ void pad_sequences(Context& context, std::span<const TensorView> sequences, bool
 
 void gather_rows(Context& context, const TensorView& source, const TensorView& indices,
                  const TensorSpan& target, std::optional<double> absent) {
-  expects_here(context, "source", source);
-  expects_here(context, "indices", indices);
-  expects_here(context, "target", target);
-  expects_dtype("target", target, source.dtype());
-  expects_rank("source", source, 1);
+  check_rank(context, "source", source, 1);
+  check_rank(context, "indices", indices, 0);
   const Shape row_shape = source.shape().from(1);
   Shape expected = row_shape;
   for (int d = indices.shape().rank() - 1; d >= 0; --d)
     expected = expected.prepend(indices.size(d));
-  expects_shape("target", target, expected);
+  check("target", target, expected, source.dtype());
   expects(indices.dtype() == Dtype::i32 || indices.dtype() == Dtype::i64,
           "indices have dtype {}, expected i32 or i64", indices.dtype());
   FillValue value;
   if (absent) value = fill_value(*absent, source.dtype(), "absent");
 
   const auto run = [&]<class Index>(std::span<const Index> values) {
-    expects_rows(values, indices.shape(), source.size(0), absent.has_value());
+    check_rows(values, indices.shape(), source.size(0), absent.has_value());
     if (target.elements() == 0) return;
     cpu::gather(context.pool(), bytes(source), values, row_bytes(row_shape, source.dtype()),
                 absent ? &value : nullptr, bytes(target));
@@ -213,18 +211,18 @@ void gather_rows(Context& context, const TensorView& source, const TensorView& i
 void concat_features(Context& context, std::span<const TensorView> inputs,
                      const TensorSpan& target) {
   expects(!inputs.empty(), "inputs is empty, expected one tensor or more");
-  expects_here(context, "target", target);
-  expects_rank("target", target, 1);
+  check_rank(context, "target", target, 1);
   const int last = target.shape().rank() - 1;
   const auto rows_of = [&](const TensorView& t) { return t.shape().extents().first(last); };
   std::int64_t features = 0;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const TensorView& input = inputs[i];
-    expects_here(context, "an input", input);
-    expects_dtype("an input", input, target.dtype());
+    check_rank(context, "an input", input, last + 1);
     expects(input.shape().rank() == last + 1 && std::ranges::equal(rows_of(input), rows_of(target)),
             "input {} has shape {}, which cannot be a part of {}", i, input.shape(),
             target.shape());
+    expects(input.dtype() == target.dtype(), "input {} has dtype {}, the target {}", i,
+            input.dtype(), target.dtype());
     features += input.size(last);
   }
   expects(features == target.size(last), "inputs have {} features together, target {} has {}",
@@ -236,8 +234,7 @@ void concat_features(Context& context, std::span<const TensorView> inputs,
   std::byte* out = bytes(target);
   for (const TensorView& input : inputs) {
     const std::int64_t width = input.size(last) * element;
-    if (width > 0)
-      cpu::spread(context.pool(), bytes(input), rows, width, out, features * element);
+    if (width > 0) cpu::spread(context.pool(), bytes(input), rows, width, out, features * element);
     out += width;
   }
 }

@@ -2,7 +2,7 @@
 
 #include <type_traits>
 
-#include "packrnn/kernels/checks.hpp"
+#include "packrnn/kernels/check.hpp"
 #include "packrnn/kernels/cpu/reduce.hpp"
 #include "packrnn/runtime/element.hpp"
 
@@ -10,15 +10,13 @@ namespace packrnn::kernels {
 
 void reduce_sequences(Context& context, Reduction reduction, const TensorView& packed,
                       const PackedLayout& layout, double empty_value, const TensorSpan& target) {
-  expects_here(context, "packed", packed);
-  expects_here(context, "target", target);
+  expects(packed.defined() && packed.shape().rank() >= 1, "packed is {}, expected [total, ...]",
+          packed.defined() ? "a scalar" : "not defined");
   expects(is_floating(packed.dtype()), "packed has dtype {}, expected a floating dtype",
           packed.dtype());
-  expects_dtype("target", target, packed.dtype());
-  expects_rank("packed", packed, 1);
   const Shape row = packed.shape().from(1);
-  expects_shape("packed", packed, row.prepend(layout.total()));
-  expects_shape("target", target, row.prepend(layout.batch()));
+  check("packed", packed, row.prepend(layout.total()), packed.dtype());
+  check("target", target, row.prepend(layout.batch()), packed.dtype());
   if (target.elements() == 0) return;
 
   with_dtype(packed.dtype(), [&]<class T>(std::type_identity<T>) {

@@ -1,6 +1,6 @@
-// Reductions over the elements of each packed sequence. The elements of one sequence are combined in
-// time order, in float (f32, f16, bf16) or double (f64), one accumulator per feature: a result has
-// the same bits whatever sequences stand beside it and however many threads work (contract C1).
+// Reductions over the elements of each packed sequence. The elements of one sequence are combined
+// in time order, in float (f32, f16, bf16) or double (f64), one accumulator per feature: a result
+// has the same bits whatever sequences stand beside it and however many threads work (contract C1).
 #pragma once
 
 #include "packrnn/runtime/context.hpp"

@@ -59,8 +59,8 @@ void check_tensor(std::string_view name, const TensorView& tensor, const TensorV
   for (int i = 0; fits && i < tensor.shape().rank(); ++i)
     fits = extents.begin()[i] < 0 || extents.begin()[i] == tensor.size(i);
   expects(fits, "{} is {}, expected [{}]", name, tensor.shape().str(), expected);
-  expects(is_floating(tensor.dtype()) && tensor.dtype() == like.dtype(),
-          "{} is {}, expected {}", name, name_of(tensor.dtype()),
+  expects(is_floating(tensor.dtype()) && tensor.dtype() == like.dtype(), "{} is {}, expected {}",
+          name, name_of(tensor.dtype()),
           is_floating(like.dtype()) ? name_of(like.dtype()) : "a floating dtype");
   expects(tensor.device() == Device::cpu(), "{} lies on {}, expected cpu", name,
           tensor.device().name());
@@ -70,8 +70,8 @@ void check_tensor(std::string_view name, const TensorView& tensor, const TensorV
 std::int64_t hidden_size(std::string_view name, const TensorView& recurrent, std::int64_t gates_h,
                          std::int64_t H, std::int64_t G) {
   expects(H > 0 && H <= kMax / G && gates_h == G * H,
-          "{} is {}, expected {} blocks (gates) of a square matrix", name,
-          recurrent.shape().str(), G);
+          "{} is {}, expected {} blocks (gates) of a square matrix", name, recurrent.shape().str(),
+          G);
   return H;
 }
 
@@ -108,16 +108,15 @@ ImportedWeights import_onnx(const OnnxWeights& weights, Order order, std::int64_
   const TensorView& w = weights.w;
   const TensorView& r = weights.r;
   if (weights.p.defined())
-    throw Unsupported(fmt::format("p {}: peephole connections are not supported",
-                                  weights.p.shape().str()));
+    throw Unsupported(
+        fmt::format("p {}: peephole connections are not supported", weights.p.shape().str()));
   check_tensor("r", r, r, {-1, -1, -1});
   const std::int64_t D = r.size(0);
   expects(D == 1 || D == 2, "r is {}, expected 1 or 2 directions first", r.shape().str());
   const std::int64_t H = hidden_size("r", r, r.size(1), r.size(2), G);
   check_tensor("w", w, r, {D, G * H, -1});
   expects(w.size(2) > 0, "w is {}, expected at least one input", w.shape().str());
-  if (weights.b.defined())
-    check_tensor("b", weights.b, r, {D, 2 * G * H});
+  if (weights.b.defined()) check_tensor("b", weights.b, r, {D, 2 * G * H});
 
   ImportedWeights result;
   for (std::int64_t d = 0; d < D; ++d) {
@@ -172,9 +171,12 @@ ImportedWeights import_keras(const KerasWeights& weights, Order order, bool two_
 
 std::int64_t gates(CudnnMode mode) {
   switch (mode) {
-    case CudnnMode::lstm: return 4;
-    case CudnnMode::gru: return 3;
-    case CudnnMode::rnn: return 1;
+    case CudnnMode::lstm:
+      return 4;
+    case CudnnMode::gru:
+      return 3;
+    case CudnnMode::rnn:
+      return 1;
   }
   throw InvalidArgument(fmt::format("mode is {}, not a CudnnMode", static_cast<int>(mode)));
 }
@@ -182,9 +184,9 @@ std::int64_t gates(CudnnMode mode) {
 // Equal pieces one below the other: [rows, ...] each gives [count * rows, ...].
 Tensor stack(std::span<const TensorView> pieces) {
   const Shape& piece = pieces.front().shape();
-  Tensor result = Tensor::empty(
-      piece.from(1).prepend(static_cast<std::int64_t>(pieces.size()) * piece[0]),
-      pieces.front().dtype());
+  Tensor result =
+      Tensor::empty(piece.from(1).prepend(static_cast<std::int64_t>(pieces.size()) * piece[0]),
+                    pieces.front().dtype());
   const std::size_t bytes = pieces.front().bytes();
   for (std::size_t k = 0; k < pieces.size(); ++k)
     std::memcpy(bytes_of(result) + k * bytes, bytes_of(pieces[k]), bytes);
@@ -229,8 +231,8 @@ ImportedWeights import_cudnn_layer(const CudnnLayer& weights, const ImportPlace&
   expects(weights.matrices.size() == count || projection, "{} matrices, expected {}{}",
           weights.matrices.size(), count,
           weights.mode == CudnnMode::lstm ? " (9 with projection)" : "");
-  expects(weights.biases.empty() || weights.biases.size() == count,
-          "{} biases, expected 0 or {}", weights.biases.size(), count);
+  expects(weights.biases.empty() || weights.biases.size() == count, "{} biases, expected 0 or {}",
+          weights.biases.size(), count);
 
   const TensorView& first = weights.matrices.front();
   check_tensor("matrices[0]", first, first, {-1, -1});
@@ -248,16 +250,14 @@ ImportedWeights import_cudnn_layer(const CudnnLayer& weights, const ImportPlace&
   }
   const auto half = static_cast<std::size_t>(G);
   for (std::size_t k = 0; k < count; ++k)
-    check_tensor(fmt::format("matrices[{}]", k), weights.matrices[k], first,
-                 {H, k < half ? I : P});
+    check_tensor(fmt::format("matrices[{}]", k), weights.matrices[k], first, {H, k < half ? I : P});
 
   const std::span<const TensorView> matrices(weights.matrices);
   const std::span<const TensorView> biases(weights.biases);
   Cell cell;
   cell.weight_ih = stack(matrices.subspan(0, half));
   cell.weight_hh = stack(matrices.subspan(half, half));
-  if (projection)
-    cell.weight_hr = Tensor::copy_of(matrices.back());
+  if (projection) cell.weight_hr = Tensor::copy_of(matrices.back());
 
   const auto bias = [&](std::size_t begin) {
     for (std::size_t k = begin; k < begin + half; ++k)
@@ -292,9 +292,7 @@ ImportedWeights import_cudnn(const CudnnWeightSpace& weights) {
   sensible("input_size", I, kLargest);
   sensible("hidden_size", H, kLargest);
   sensible("num_layers", L, 1024);
-  const auto matrices = [&](std::int64_t layer) {
-    return G * H * ((layer == 0 ? I : D * H) + H);
-  };
+  const auto matrices = [&](std::int64_t layer) { return G * H * ((layer == 0 ? I : D * H) + H); };
   const std::int64_t all_matrices = D * (matrices(0) + (L - 1) * matrices(1));
   const std::int64_t all_biases = weights.bias ? L * D * 2 * G * H : 0;
   expects(weights.flat.elements() == all_matrices + all_biases,

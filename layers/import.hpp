@@ -31,13 +31,14 @@ struct ImportedWeights {
   bool reset_after = true;
 };
 
-// --- ONNX: operators LSTM, GRU, RNN. Gates i o f c and z r h. -------------------------------------
+// --- ONNX: operators LSTM, GRU, RNN. Gates i o f c and z r h.
+// -------------------------------------
 
 struct OnnxWeights {
-  TensorView w;            // [D, G*H, I]
-  TensorView r;            // [D, G*H, H]
-  TensorView b = {};       // [D, 2*G*H], input biases then recurrent ones; optional
-  TensorView p = {};       // peephole weights: Unsupported when defined (LSTM only)
+  TensorView w;                      // [D, G*H, I]
+  TensorView r;                      // [D, G*H, H]
+  TensorView b = {};                 // [D, 2*G*H], input biases then recurrent ones; optional
+  TensorView p = {};                 // peephole weights: Unsupported when defined (LSTM only)
   bool linear_before_reset = false;  // the GRU's attribute, ONNX's default
 };
 
@@ -47,12 +48,13 @@ ImportedWeights import_onnx_lstm(const OnnxWeights& weights, std::int64_t layer 
 ImportedWeights import_onnx_gru(const OnnxWeights& weights, std::int64_t layer = 0);
 ImportedWeights import_onnx_rnn(const OnnxWeights& weights, std::int64_t layer = 0);
 
-// --- Keras: layers LSTM, GRU, SimpleRNN. Gates i f c o and z r h; matrices are transposed. --------
+// --- Keras: layers LSTM, GRU, SimpleRNN. Gates i f c o and z r h; matrices are transposed.
+// --------
 
 struct KerasWeights {
   TensorView kernel;            // [I, G*H]
   TensorView recurrent_kernel;  // [H, G*H]
-  TensorView bias = {};  // [G*H]; GRU with reset_after [2, G*H], input then recurrent; optional
+  TensorView bias = {};     // [G*H]; GRU with reset_after [2, G*H], input then recurrent; optional
   bool reset_after = true;  // the GRU's argument, Keras's default; must fit the shape of the bias
 };
 
@@ -62,7 +64,8 @@ ImportedWeights import_keras_lstm(const KerasWeights& weights, const ImportPlace
 ImportedWeights import_keras_gru(const KerasWeights& weights, const ImportPlace& place = {});
 ImportedWeights import_keras_rnn(const KerasWeights& weights, const ImportPlace& place = {});
 
-// --- cuDNN: gates i f g o and r z n, one matrix each. ---------------------------------------------
+// --- cuDNN: gates i f g o and r z n, one matrix each.
+// ---------------------------------------------
 
 enum class CudnnMode : std::uint8_t { lstm, gru, rnn };
 

@@ -15,8 +15,7 @@ Parameters make_parameters(const LinearOptions& options) {
   expects(options.out_features >= 1, "out_features is {}, expected 1 or more",
           options.out_features);
   if (options.dtype != Dtype::f32 && options.dtype != Dtype::f64)
-    throw Unsupported(
-        fmt::format("Linear computes in f32 or f64, not {}", options.dtype));
+    throw Unsupported(fmt::format("Linear computes in f32 or f64, not {}", options.dtype));
   std::vector<Parameters::Declaration> list = {
       {"weight", {options.out_features, options.in_features}}};
   if (options.bias) list.push_back({"bias", {options.out_features}});
@@ -41,8 +40,7 @@ Tensor Linear::forward(Context& context, const TensorView& x) const {
   expects(x.defined(), "x is not defined");
   expects(x.shape().rank() >= 1 && x.size(-1) == I,
           "x has shape {}, expected in_features = {} in the last dimension", x.shape(), I);
-  expects(x.dtype() == options_.dtype, "x has dtype {}, the layer {}", x.dtype(),
-          options_.dtype);
+  expects(x.dtype() == options_.dtype, "x has dtype {}, the layer {}", x.dtype(), options_.dtype);
   expects(x.device() == context.device(), "x is on {}, the context on {}", x.device(),
           context.device());
 

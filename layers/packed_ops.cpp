@@ -58,12 +58,11 @@ PackedSequence concat_features(Context& context, std::span<const PackedSequence*
     const TensorView data = inputs[i]->data();
     expects(data.shape().rank() >= 2, "inputs[{}] has data {}: there is no feature dimension", i,
             data.shape());
-    expects(same_rows(inputs[i]->layout(), inputs[0]->layout()),
-            "inputs[{}] has lengths {} in sorted order {}, the first has {} in {}", i,
-            fmt::join(inputs[i]->lengths(), " "),
-            fmt::join(inputs[i]->layout().sorted_indices(), " "),
-            fmt::join(inputs[0]->lengths(), " "),
-            fmt::join(inputs[0]->layout().sorted_indices(), " "));
+    expects(
+        same_rows(inputs[i]->layout(), inputs[0]->layout()),
+        "inputs[{}] has lengths {} in sorted order {}, the first has {} in {}", i,
+        fmt::join(inputs[i]->lengths(), " "), fmt::join(inputs[i]->layout().sorted_indices(), " "),
+        fmt::join(inputs[0]->lengths(), " "), fmt::join(inputs[0]->layout().sorted_indices(), " "));
     features += data.size(-1);
     parts.push_back(data);
   }

@@ -13,8 +13,8 @@
 
 namespace packrnn {
 
-/// Joins feature-wise: inputs [total, ..., F_k] over one and the same layout (equal lengths, ties in
-/// equal order) give [total, ..., sum of F_k] over the first one's. At least one input.
+/// Joins feature-wise: inputs [total, ..., F_k] over one and the same layout (equal lengths, ties
+/// in equal order) give [total, ..., sum of F_k] over the first one's. At least one input.
 PackedSequence concat_features(Context& context, std::span<const PackedSequence* const> inputs);
 
 /// [N, ...] in the caller's order: the first (last) element of every sequence. A zero-length

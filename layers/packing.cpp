@@ -16,8 +16,9 @@ void expects_alike(std::span<const TensorView> sequences) {
     const TensorView& sequence = sequences[n];
     expects(sequence.defined(), "sequences[{}] is not defined", n);
     expects(sequence.shape().rank() >= 1, "sequences[{}] is a scalar, expected [length, ...]", n);
-    expects(sequence.dtype() == sequences[0].dtype(), "sequences[{}] has dtype {}, the first has {}",
-            n, sequence.dtype(), sequences[0].dtype());
+    expects(sequence.dtype() == sequences[0].dtype(),
+            "sequences[{}] has dtype {}, the first has {}", n, sequence.dtype(),
+            sequences[0].dtype());
     expects(sequence.shape().from(1) == sequences[0].shape().from(1),
             "sequences[{}] has shape {}, the first has {}: they may differ in length only", n,
             sequence.shape(), sequences[0].shape());
@@ -57,10 +58,9 @@ PackedSequence pack_padded_sequence(Context& context, const TensorView& padded,
   expects(lengths.count() == batch, "{} lengths for padded {}, a batch of {}", lengths.count(),
           padded.shape(), batch);
   const auto too_long = std::ranges::find_if(lengths.values(), [&](auto l) { return l > steps; });
-  expects(too_long == lengths.values().end(),
-          "lengths[{}] is {}, but padded {} has only {} steps",
-          too_long - lengths.values().begin(),
-          too_long == lengths.values().end() ? 0 : *too_long, padded.shape(), steps);
+  expects(too_long == lengths.values().end(), "lengths[{}] is {}, but padded {} has only {} steps",
+          too_long - lengths.values().begin(), too_long == lengths.values().end() ? 0 : *too_long,
+          padded.shape(), steps);
 
   PackedLayoutPtr layout = PackedLayout::make(lengths, {.enforce_sorted = options.enforce_sorted,
                                                         .padded_length = steps,
@@ -78,11 +78,10 @@ Tensor pad_packed_sequence(Context& context, const PackedSequence& packed,
   const std::int64_t steps =
       padded_steps(options.total_length, layout.padded_length(), layout.steps());
   const TensorView data = packed.data();
-  Tensor padded = Tensor::empty(
-      padded_shape(steps, layout.batch(), options.batch_first, data.shape().from(1)), data.dtype(),
-      data.device());
-  kernels::unpack_padded(context, data, layout, options.batch_first, options.padding_value,
-                         padded);
+  Tensor padded =
+      Tensor::empty(padded_shape(steps, layout.batch(), options.batch_first, data.shape().from(1)),
+                    data.dtype(), data.device());
+  kernels::unpack_padded(context, data, layout, options.batch_first, options.padding_value, padded);
   return padded;
 }
 
@@ -119,9 +118,9 @@ Tensor pad_sequence(Context& context, std::span<const TensorView> sequences,
   const std::int64_t longest = std::ranges::max(lengths_of(sequences));
   const std::int64_t steps = padded_steps(options.total_length, longest, longest);
   const auto batch = static_cast<std::int64_t>(sequences.size());
-  Tensor padded = Tensor::empty(
-      padded_shape(steps, batch, options.batch_first, sequences[0].shape().from(1)),
-      sequences[0].dtype(), sequences[0].device());
+  Tensor padded =
+      Tensor::empty(padded_shape(steps, batch, options.batch_first, sequences[0].shape().from(1)),
+                    sequences[0].dtype(), sequences[0].device());
   kernels::pad_sequences(context, sequences, options.batch_first, options.padding_value, padded);
   return padded;
 }

@@ -16,8 +16,7 @@ std::string list(const std::vector<std::string>& names) {
   std::string text;
   for (std::size_t i = 0; i < names.size() && i < kMost; ++i)
     text += (i == 0 ? "" : ", ") + names[i];
-  if (names.size() > kMost)
-    text += fmt::format(" and {} more", names.size() - kMost);
+  if (names.size() > kMost) text += fmt::format(" and {} more", names.size() - kMost);
   return text;
 }
 
@@ -35,8 +34,7 @@ bool overlap(const TensorView& a, const TensorView& b) {
 }  // namespace
 
 Parameters::Parameters(std::vector<Declaration> declarations, Dtype dtype) : dtype_(dtype) {
-  expects(is_floating(dtype), "dtype of parameters is {}, expected a floating one",
-          name_of(dtype));
+  expects(is_floating(dtype), "dtype of parameters is {}, expected a floating one", name_of(dtype));
   const auto unit = static_cast<std::int64_t>(kAlignment / size_of(dtype));
   std::int64_t size = 0;
   entries_.reserve(declarations.size());
@@ -55,8 +53,7 @@ Parameters::Parameters(std::vector<Declaration> declarations, Dtype dtype) : dty
 std::optional<std::size_t> Parameters::find(std::string_view name) const noexcept {
   // Tens of names at most: a search is as fast as a map, and keeps the order.
   for (std::size_t i = 0; i < entries_.size(); ++i)
-    if (entries_[i].name == name)
-      return i;
+    if (entries_[i].name == name) return i;
   return std::nullopt;
 }
 
@@ -64,8 +61,7 @@ std::size_t Parameters::index(std::string_view name) const {
   const std::optional<std::size_t> i = find(name);
   if (!i) {
     std::vector<std::string> names;
-    for (const Entry& entry : entries_)
-      names.push_back(entry.name);
+    for (const Entry& entry : entries_) names.push_back(entry.name);
     throw InvalidArgument(
         fmt::format("no parameter is named \"{}\"; there are: {}", name, list(names)));
   }
@@ -73,11 +69,15 @@ std::size_t Parameters::index(std::string_view name) const {
 }
 
 TensorSpan Parameters::span(const Entry& entry) {
-  return flat_.span().rows(entry.offset, entry.offset + entry.shape.elements()).reshape(entry.shape);
+  return flat_.span()
+      .rows(entry.offset, entry.offset + entry.shape.elements())
+      .reshape(entry.shape);
 }
 
 TensorView Parameters::view(const Entry& entry) const {
-  return flat_.view().rows(entry.offset, entry.offset + entry.shape.elements()).reshape(entry.shape);
+  return flat_.view()
+      .rows(entry.offset, entry.offset + entry.shape.elements())
+      .reshape(entry.shape);
 }
 
 const std::string& Parameters::name(std::int64_t i) const {
@@ -95,11 +95,9 @@ TensorView Parameters::value(std::string_view name) const { return view(entries_
 bool Parameters::contains(std::string_view name) const noexcept { return find(name).has_value(); }
 
 std::string Parameters::mismatch(const Entry& entry, const TensorView& value) {
-  if (!value.defined())
-    return fmt::format("{} is not defined", entry.name);
+  if (!value.defined()) return fmt::format("{} is not defined", entry.name);
   if (value.shape() != entry.shape)
-    return fmt::format("{} is {}, expected {}", entry.name, value.shape().str(),
-                       entry.shape.str());
+    return fmt::format("{} is {}, expected {}", entry.name, value.shape().str(), entry.shape.str());
   if (!is_floating(value.dtype()))
     return fmt::format("{} is {}, expected a floating dtype", entry.name, name_of(value.dtype()));
   if (value.device() != Device::cpu())
@@ -108,8 +106,7 @@ std::string Parameters::mismatch(const Entry& entry, const TensorView& value) {
 }
 
 void Parameters::fill_uniform(Generator& generator, double bound) {
-  for (const Entry& entry : entries_)
-    packrnn::fill_uniform(generator, span(entry), -bound, bound);
+  for (const Entry& entry : entries_) packrnn::fill_uniform(generator, span(entry), -bound, bound);
   ++version_;
 }
 
@@ -136,18 +133,14 @@ LoadReport Parameters::load(const StateDict& source, const LoadOptions& options)
   std::vector<std::string> wrong;
   std::vector<const Tensor*> found(entries_.size(), nullptr);
   std::map<std::string_view, std::size_t> ours;
-  for (std::size_t i = 0; i < entries_.size(); ++i)
-    ours.emplace(entries_[i].name, i);
+  for (std::size_t i = 0; i < entries_.size(); ++i) ours.emplace(entries_[i].name, i);
   std::map<std::string_view, int> times;
 
   for (const NamedTensor& item : source) {
-    if (!item.name.starts_with(options.prefix))
-      continue;
+    if (!item.name.starts_with(options.prefix)) continue;
     const int before = times[item.name]++;
-    if (before == 1)
-      duplicate.push_back(item.name);
-    if (before > 0)
-      continue;
+    if (before == 1) duplicate.push_back(item.name);
+    if (before > 0) continue;
     const auto known = ours.find(std::string_view(item.name).substr(options.prefix.size()));
     if (known == ours.end()) {
       report.unexpected.push_back(item.name);
@@ -159,8 +152,7 @@ LoadReport Parameters::load(const StateDict& source, const LoadOptions& options)
       wrong.push_back(options.prefix + problem);
   }
   for (std::size_t i = 0; i < entries_.size(); ++i)
-    if (found[i] == nullptr)
-      report.missing.push_back(options.prefix + entries_[i].name);
+    if (found[i] == nullptr) report.missing.push_back(options.prefix + entries_[i].name);
 
   // Nothing found is never what the caller wanted, strict or not.
   const bool nothing = !entries_.empty() && report.missing.size() == entries_.size();
@@ -168,21 +160,18 @@ LoadReport Parameters::load(const StateDict& source, const LoadOptions& options)
   if (!duplicate.empty() || !wrong.empty() || nothing || (options.strict && incomplete)) {
     std::string message = "the state dict does not fit the parameters; nothing was loaded";
     const auto section = [&message](std::string_view title, const std::vector<std::string>& items) {
-      if (!items.empty())
-        message += fmt::format("\n  {}: {}", title, list(items));
+      if (!items.empty()) message += fmt::format("\n  {}: {}", title, list(items));
     };
     section("missing", report.missing);
     section("unexpected", report.unexpected);
     section("more than once", duplicate);
     section("wrong", wrong);
-    if (nothing)
-      message += prefix_hint(source);
+    if (nothing) message += prefix_hint(source);
     throw InvalidArgument(message);
   }
 
   for (std::size_t i = 0; i < entries_.size(); ++i)
-    if (found[i] != nullptr)
-      convert_into(*found[i], span(entries_[i]));
+    if (found[i] != nullptr) convert_into(*found[i], span(entries_[i]));
   ++version_;
   return report;
 }
@@ -190,8 +179,7 @@ LoadReport Parameters::load(const StateDict& source, const LoadOptions& options)
 std::string Parameters::prefix_hint(const StateDict& source) const {
   const std::string& first = entries_.front().name;
   for (const NamedTensor& item : source) {
-    if (item.name == first)
-      return "\n  hint: the names are there without a prefix";
+    if (item.name == first) return "\n  hint: the names are there without a prefix";
     if (ends_with_name(item.name, first))
       return fmt::format("\n  hint: such names are there with the prefix \"{}\"",
                          item.name.substr(0, item.name.size() - first.size()));

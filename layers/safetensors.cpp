@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
@@ -13,7 +14,6 @@
 
 #include "packrnn/layers/safetensors_header.hpp"
 #include "packrnn/runtime/error.hpp"
-#include "packrnn/runtime/expects.hpp"
 
 namespace packrnn {
 namespace {
@@ -22,8 +22,7 @@ class FileDescriptor {
  public:
   explicit FileDescriptor(int fd) : fd_(fd) {}
   ~FileDescriptor() {
-    if (fd_ >= 0)
-      ::close(fd_);
+    if (fd_ >= 0) ::close(fd_);
   }
   FileDescriptor(const FileDescriptor&) = delete;
   FileDescriptor& operator=(const FileDescriptor&) = delete;
@@ -45,21 +44,18 @@ Buffer map_file(const std::filesystem::path& path, const std::string& name) {
     throw FileError("a file name with a zero byte cannot be opened");
   // Without O_NONBLOCK, opening a pipe would wait for somebody to write into it.
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  if (file.get() < 0)
-    refuse_open(name, errno);
+  if (file.get() < 0) refuse_open(name, errno);
   struct stat status = {};
-  if (::fstat(file.get(), &status) != 0)
-    refuse_open(name, errno);
+  if (::fstat(file.get(), &status) != 0) refuse_open(name, errno);
   if (!S_ISREG(status.st_mode))
-    throw FileError(fmt::format("'{}': {}", name,
-                                S_ISDIR(status.st_mode) ? "is a folder, not a file"
-                                                        : "is not a regular file"));
+    throw FileError(
+        fmt::format("'{}': {}", name,
+                    S_ISDIR(status.st_mode) ? "is a folder, not a file" : "is not a regular file"));
   const auto bytes = static_cast<std::size_t>(status.st_size);
-  if (bytes == 0)
-    return {};  // cannot be mapped; the header check says what is wrong with it
+  if (bytes == 0) return {};  // cannot be mapped; the header check says what is wrong with it
   // NORESERVE: nobody is going to write most of these pages, so they need no swap space.
-  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE,
-                      file.get(), 0);
+  void* data =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.get(), 0);
   if (data == MAP_FAILED)
     throw FileError(fmt::format("'{}': its {} bytes cannot be mapped: {}", name, bytes,
                                 std::generic_category().message(errno)));
@@ -74,8 +70,9 @@ std::span<const std::byte> bytes_of(const Buffer& buffer) {
 
 SafeTensors::SafeTensors(std::shared_ptr<Buffer> storage, const std::string& name)
     : storage_(std::move(storage)),
-      header_(std::make_shared<SafeTensorsHeader>(
-          read_safetensors_header(bytes_of(*storage_), name))) {}
+      header_(
+          std::make_shared<SafeTensorsHeader>(read_safetensors_header(bytes_of(*storage_), name))) {
+}
 
 SafeTensors SafeTensors::open(const std::filesystem::path& path) {
   const std::string name = path.string();
@@ -84,8 +81,7 @@ SafeTensors SafeTensors::open(const std::filesystem::path& path) {
 
 SafeTensors SafeTensors::from_bytes(std::span<const std::byte> bytes, std::string name) {
   auto storage = std::make_shared<Buffer>(Buffer::allocate(Device::cpu(), bytes.size()));
-  if (!bytes.empty())
-    std::memcpy(storage->data(), bytes.data(), bytes.size());
+  if (!bytes.empty()) std::memcpy(storage->data(), bytes.data(), bytes.size());
   return {std::move(storage), name};
 }
 
@@ -102,12 +98,13 @@ const std::map<std::string, std::string>& SafeTensors::metadata() const noexcept
 std::size_t SafeTensors::find(std::string_view name) const {
   const std::size_t i = header_->find(name);
   if (i == header_->names.size()) {
+    constexpr std::size_t kMost = 8;
     std::string some;
-    for (std::size_t k = 0; k < header_->names.size() && k < 8; ++k)
-      some += (k == 0 ? "" : ", ") + shown(header_->names[k]);
+    for (std::size_t k = 0; k < std::min(kMost, header_->names.size()); ++k)
+      some += fmt::format("{}{}", k == 0 ? ": " : ", ", shown(header_->names[k]));
     throw InvalidArgument(fmt::format("no tensor {} in the file; it has {}{}{}", shown(name),
-                                      header_->names.size(), some.empty() ? "" : ": ",
-                                      some + (header_->names.size() > 8 ? ", ..." : "")));
+                                      header_->names.size(), some,
+                                      header_->names.size() > kMost ? ", ..." : ""));
   }
   return i;
 }
@@ -145,8 +142,7 @@ Tensor SafeTensors::tensor(std::string_view name, std::optional<Dtype> as) const
     result = Tensor::share(storage_, data, extents, stored);
   } else {
     result = Tensor::empty(extents, stored);
-    if (entry.end > entry.begin)
-      std::memcpy(result.span().raw(), data, entry.end - entry.begin);
+    if (entry.end > entry.begin) std::memcpy(result.span().raw(), data, entry.end - entry.begin);
   }
   return as && *as != stored ? convert(result, *as) : std::move(result);
 }
@@ -154,8 +150,7 @@ Tensor SafeTensors::tensor(std::string_view name, std::optional<Dtype> as) const
 StateDict SafeTensors::state_dict(std::string_view prefix) const {
   StateDict state;
   for (const std::string& name : header_->names)
-    if (name.starts_with(prefix))
-      state.push_back({name.substr(prefix.size()), tensor(name)});
+    if (name.starts_with(prefix)) state.push_back({name.substr(prefix.size()), tensor(name)});
   return state;
 }
 

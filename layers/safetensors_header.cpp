@@ -22,28 +22,17 @@ constexpr std::uint64_t kMaxExtent = std::numeric_limits<std::int64_t>::max();
 constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
 
 constexpr std::array<SafeTensorsDtype, 22> kDtypes{{
-    {"F32", 32, Dtype::f32},
-    {"F64", 64, Dtype::f64},
-    {"F16", 16, Dtype::f16},
-    {"BF16", 16, Dtype::bf16},
-    {"I32", 32, Dtype::i32},
-    {"I64", 64, Dtype::i64},
-    {"BOOL", 8, {}},
-    {"U8", 8, {}},
-    {"I8", 8, {}},
-    {"U16", 16, {}},
-    {"I16", 16, {}},
-    {"U32", 32, {}},
-    {"U64", 64, {}},
-    {"C64", 64, {}},
-    {"F8_E5M2", 8, {}},
-    {"F8_E4M3", 8, {}},
-    {"F8_E8M0", 8, {}},
-    {"F8_E5M2FNUZ", 8, {}},
-    {"F8_E4M3FNUZ", 8, {}},
-    {"F6_E2M3", 6, {}},
-    {"F6_E3M2", 6, {}},
-    {"F4", 4, {}},
+    {"F32", 32, Dtype::f32}, {"F64", 64, Dtype::f64},
+    {"F16", 16, Dtype::f16}, {"BF16", 16, Dtype::bf16},
+    {"I32", 32, Dtype::i32}, {"I64", 64, Dtype::i64},
+    {"BOOL", 8, {}},         {"U8", 8, {}},
+    {"I8", 8, {}},           {"U16", 16, {}},
+    {"I16", 16, {}},         {"U32", 32, {}},
+    {"U64", 64, {}},         {"C64", 64, {}},
+    {"F8_E5M2", 8, {}},      {"F8_E4M3", 8, {}},
+    {"F8_E8M0", 8, {}},      {"F8_E5M2FNUZ", 8, {}},
+    {"F8_E4M3FNUZ", 8, {}},  {"F6_E2M3", 6, {}},
+    {"F6_E3M2", 6, {}},      {"F4", 4, {}},
 }};
 
 // Collects the header from parser events. Events, not a tree: a tree would have dropped duplicate
@@ -68,13 +57,11 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   bool number_unsigned(number_unsigned_t value) override {
     switch (place_) {
       case Place::shape:
-        if (value > kMaxExtent)
-          return misplaced(fmt::format("the number {}", value));
+        if (value > kMaxExtent) return misplaced(fmt::format("the number {}", value));
         entry().extents.push_back(static_cast<std::int64_t>(value));
         return true;
       case Place::offsets:
-        if (offsets_ < 2)
-          (offsets_ == 0 ? entry().begin : entry().end) = value;
+        if (offsets_ < 2) (offsets_ == 0 ? entry().begin : entry().end) = value;
         ++offsets_;
         return true;
       default:
@@ -87,8 +74,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
       header_.metadata[key_] = std::move(value);
       return true;
     }
-    if (place_ != Place::tensor || key_ != "dtype")
-      return misplaced("a string");
+    if (place_ != Place::tensor || key_ != "dtype") return misplaced("a string");
     const auto found = std::find_if(kDtypes.begin(), kDtypes.end(),
                                     [&](const SafeTensorsDtype& d) { return d.name == value; });
     if (found == kDtypes.end())
@@ -102,8 +88,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
       place_ = Place::top;
       return true;
     }
-    if (place_ != Place::top)
-      return misplaced("an object");
+    if (place_ != Place::top) return misplaced("an object");
     if (key_ == "__metadata__") {
       place_ = Place::metadata;
       return true;
@@ -142,8 +127,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool start_array(std::size_t) override {
-    if (place_ != Place::tensor || key_ == "dtype")
-      return misplaced("an array");
+    if (place_ != Place::tensor || key_ == "dtype") return misplaced("an array");
     place_ = key_ == "shape" ? Place::shape : Place::offsets;
     offsets_ = 0;
     return true;
@@ -151,20 +135,21 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
 
   bool end_array() override {
     if (place_ == Place::offsets && offsets_ != 2)
-      return refuse(fmt::format("tensor {}: \"data_offsets\" has {} numbers, expected 2", name(),
-                                offsets_));
+      return refuse(
+          fmt::format("tensor {}: \"data_offsets\" has {} numbers, expected 2", name(), offsets_));
     place_ = Place::tensor;
     return true;
   }
 
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::json::exception& error) override {
-    // What follows "last read" is text from the file, of any length.
+    // Here and there the message quotes the file, at any length.
     std::string_view text = error.what();
     text = text.substr(0, text.find("; last read"));
     if (const std::size_t id = text.find("] "); id != std::string_view::npos)
       text.remove_prefix(id + 2);
-    return refuse(fmt::format("the header is not valid JSON at its byte {}: {}", position, text));
+    return refuse(
+        fmt::format("the header is not valid JSON at its byte {}: {:.120}", position, text));
   }
 
  private:
@@ -192,8 +177,9 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
         return refuse(fmt::format("tensor {}: \"{}\" is {}, expected {}", name(), key_, what,
                                   key_ == "dtype" ? "a string" : "an array"));
       default:
-        return refuse(fmt::format("tensor {}: \"{}\" holds {}, expected a whole number >= 0 below 2^63",
-                                  name(), key_, what));
+        return refuse(
+            fmt::format("tensor {}: \"{}\" holds {}, expected a whole number >= 0 below 2^63",
+                        name(), key_, what));
     }
   }
 
@@ -292,8 +278,7 @@ std::size_t SafeTensorsHeader::find(std::string_view name) const noexcept {
 
 std::string_view safetensors_name(Dtype dtype) {
   for (const SafeTensorsDtype& known : kDtypes)
-    if (known.ours == dtype)
-      return known.name;
+    if (known.ours == dtype) return known.name;
   return "";
 }
 
@@ -301,7 +286,8 @@ std::string shown(std::string_view text) {
   constexpr std::size_t kLongest = 80;
   std::size_t kept = std::min(text.size(), kLongest);
   // Not in the middle of a UTF-8 sequence.
-  while (kept < text.size() && kept > 0 && (static_cast<unsigned char>(text[kept]) & 0xC0U) == 0x80U)
+  while (kept < text.size() && kept > 0 &&
+         (static_cast<unsigned char>(text[kept]) & 0xC0U) == 0x80U)
     --kept;
   std::string result = "\"";
   for (const char c : text.substr(0, kept)) {
@@ -326,14 +312,12 @@ SafeTensorsHeader read_safetensors_header(std::span<const std::byte> file,
     refuse("header length {} is above the limit of {}", length, SafeTensors::kMaxHeaderBytes);
   if (length > file.size() - kLengthBytes)
     refuse("header length {} runs past the end of the file of {} bytes", length, file.size());
-  if (length < 2)
-    refuse("header length {} is too short for a JSON object", length);
+  if (length < 2) refuse("header length {} is too short for a JSON object", length);
 
   const auto* text = reinterpret_cast<const char*>(file.data()) + kLengthBytes;
   const std::string_view json(text, length);
   // The parser would skip a byte order mark, and take a zero byte for the end of its input.
-  if (json.front() != '{')
-    refuse("the header does not begin with '{{'");
+  if (json.front() != '{') refuse("the header does not begin with '{{'");
   if (json.find('\0') != std::string_view::npos)
     refuse("the header is not valid JSON: it has a zero byte");
 

@@ -8,8 +8,8 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <numeric>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -63,8 +63,7 @@ std::string make_header(const StateDict& state, const std::vector<std::size_t>& 
   }
   std::string json = "{";
   const auto separate = [&json](char opening) {
-    if (json.back() != opening)
-      json += ',';
+    if (json.back() != opening) json += ',';
   };
   if (!metadata.empty()) {
     json += "\"__metadata__\":{";
@@ -77,10 +76,10 @@ std::string make_header(const StateDict& state, const std::vector<std::size_t>& 
   for (std::size_t i = 0; i < state.size(); ++i) {
     const Tensor& tensor = state[i].tensor;
     separate('{');
-    json += fmt::format("{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
-                        json_string(state[i].name, "state: name"),
-                        safetensors_name(tensor.dtype()), fmt::join(tensor.shape().extents(), ","),
-                        offsets[i].first, offsets[i].second);
+    json +=
+        fmt::format("{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
+                    json_string(state[i].name, "state: name"), safetensors_name(tensor.dtype()),
+                    fmt::join(tensor.shape().extents(), ","), offsets[i].first, offsets[i].second);
   }
   json += '}';
   json.resize((json.size() + 7) / 8 * 8, ' ');
@@ -101,8 +100,7 @@ class TemporaryFile {
       path_ = folder / fmt::format(".packrnn-{}-{}.tmp", ::getpid(), number++);
       fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     } while (fd_ < 0 && errno == EEXIST);
-    if (fd_ < 0)
-      fail("cannot be written: no file can be made in its folder");
+    if (fd_ < 0) fail("cannot be written: no file can be made in its folder");
   }
   ~TemporaryFile() {
     if (fd_ >= 0) {
@@ -117,24 +115,21 @@ class TemporaryFile {
     const auto* next = static_cast<const char*>(data);
     while (bytes > 0) {
       const ::ssize_t written = ::write(fd_, next, bytes);
-      if (written < 0 && errno == EINTR)
-        continue;
-      if (written < 0)
-        fail("cannot be written");
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) fail("cannot be written");
       next += written;
       bytes -= static_cast<std::size_t>(written);
     }
   }
 
   void commit() {
-    if (::fsync(fd_) != 0)
-      fail("cannot be written to disk");
-    if (::rename(path_.c_str(), target_.c_str()) != 0)
-      fail("cannot be replaced");
+    if (::fsync(fd_) != 0) fail("cannot be written to disk");
+    if (::rename(path_.c_str(), target_.c_str()) != 0) fail("cannot be replaced");
     ::close(std::exchange(fd_, -1));
     // So that the new name survives a power cut, too. The file is whole either way: not an error.
     const std::filesystem::path parent = target_.parent_path();
-    const int folder = ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int folder =
+        ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder >= 0) {
       ::fsync(folder);
       ::close(folder);

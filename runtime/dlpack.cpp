@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -40,9 +41,11 @@ Dtype dtype_of(DLDataType type) {
       int{type.code}, int{type.bits}, int{type.lanes}));
 }
 
-void check_device(DLDevice device) {
+void check_device(const DLDevice& device) {
   // Pinned memory is the host's: only its allocator differs.
-  const auto type = static_cast<int>(device.device_type);
+  int type = 0;  // a foreign value need not be one of the enumerators: not to be read as one
+  static_assert(sizeof(type) == sizeof(device.device_type));
+  std::memcpy(&type, &device.device_type, sizeof(type));
   expects(type == kDLCPU || type == kDLCUDAHost,
           "the DLPack tensor is on device type {} (index {}), but must be on the host (type {} or "
           "{}): this version runs on the CPU only",

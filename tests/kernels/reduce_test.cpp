@@ -31,10 +31,9 @@ std::vector<T> naive_reduce(Reduction reduction, std::span<const T> packed, cons
     for (std::int64_t f = 0; f < features; ++f) {
       A value = static_cast<A>(empty_value);
       for (std::size_t r = 0; r < rows.size(); ++r) {
-        if (rows[r].sequence != static_cast<std::int64_t>(n))
-          continue;
-        const A x = number(packed[r * static_cast<std::size_t>(features) +
-                                  static_cast<std::size_t>(f)]);
+        if (rows[r].sequence != static_cast<std::int64_t>(n)) continue;
+        const A x =
+            number(packed[r * static_cast<std::size_t>(features) + static_cast<std::size_t>(f)]);
         if (rows[r].step == 0)
           value = x;
         else if (reduction != Reduction::max)
@@ -74,8 +73,8 @@ TEMPLATE_TEST_CASE("reductions equal a loop over each sequence, bit for bit", ""
       CAPTURE(lengths, row.str(), static_cast<int>(reduction));
       const Poisoned target(row.prepend(layout->batch()), kDtypeOf<T>);
       reduce_sequences(context, reduction, packed, *layout, -7.0, target.span());
-      const auto expected = naive_reduce<T>(reduction, packed.values<T>(), lengths,
-                                            row.elements(), -7.0);
+      const auto expected =
+          naive_reduce<T>(reduction, packed.values<T>(), lengths, row.elements(), -7.0);
       REQUIRE(target.bytes() ==
               bytes_of(TensorView(expected.data(), target.span().shape(), kDtypeOf<T>)));
       REQUIRE(target.guards_intact());
@@ -103,8 +102,7 @@ TEMPLATE_TEST_CASE("reductions have the same bits with 1, 2 and 5 threads and al
         Context context = cpu_context(threads);
         const Poisoned target({layout->batch(), features}, kDtypeOf<T>);
         reduce_sequences(context, reduction, packed, *layout, 0.0, target.span());
-        if (threads == 1)
-          first = target.bytes();
+        if (threads == 1) first = target.bytes();
         CHECK(target.bytes() == first);
       }
       // A few sequences by themselves.
@@ -171,8 +169,7 @@ TEST_CASE("16-bit data are summed in float and rounded once") {
   Context context = cpu_context();
   const auto layout = PackedLayout::make({4097});
   Tensor packed = Tensor::empty({4097}, Dtype::bf16);
-  for (BFloat16& value : packed.values<BFloat16>())
-    value = BFloat16(1.0F);
+  for (BFloat16& value : packed.values<BFloat16>()) value = BFloat16(1.0F);
   Tensor target = Tensor::empty({1}, Dtype::bf16);
   reduce_sequences(context, Reduction::sum, packed, *layout, 0.0, target);
   // Summed in bfloat16 it would stop at 256.

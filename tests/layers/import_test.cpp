@@ -19,7 +19,8 @@ using reference::Cell;
 using reference::Config;
 using reference::Parameter;
 
-// --- The other systems' layouts, written down here a second time, gate by gate and by name. -------
+// --- The other systems' layouts, written down here a second time, gate by gate and by name.
+// -------
 
 // For each block the other system stores, the letter of its gate; ours are "ifgo" and "rzn".
 std::size_t ours(char gate) {
@@ -29,10 +30,13 @@ std::size_t ours(char gate) {
     case 'a':  // the only block of an RNN
       return 0;
     case 'f':
-    case 'z': return 1;
+    case 'z':
+      return 1;
     case 'g':
-    case 'n': return 2;
-    default: return 3;  // o
+    case 'n':
+      return 2;
+    default:
+      return 3;  // o
   }
 }
 
@@ -56,8 +60,7 @@ std::vector<double> transposed(const std::vector<double>& values, std::size_t co
   const std::size_t rows = values.size() / columns;
   std::vector<double> result;
   for (std::size_t c = 0; c < columns; ++c)
-    for (std::size_t r = 0; r < rows; ++r)
-      result.push_back(values[r * columns + c]);
+    for (std::size_t r = 0; r < rows; ++r) result.push_back(values[r * columns + c]);
   return result;
 }
 
@@ -84,8 +87,7 @@ Onnx to_onnx(const std::vector<Parameter>& list, const Config& config, const std
   const std::int64_t GH = config.gates() * config.hidden_size;
   Onnx onnx{Tensor::from(w, Shape{D, GH, config.input_size}),
             Tensor::from(r, Shape{D, GH, config.hidden_size}), Tensor{}};
-  if (config.bias)
-    onnx.b = Tensor::from(b, Shape{D, 2 * GH});
+  if (config.bias) onnx.b = Tensor::from(b, Shape{D, 2 * GH});
   return onnx;
 }
 
@@ -98,21 +100,21 @@ Keras to_keras(const std::vector<Parameter>& list, const Config& config, const s
                bool two, const std::string& end = "_l0") {
   const std::int64_t GH = config.gates() * config.hidden_size;
   const auto matrix = [&](const std::string& name, std::int64_t columns) {
-    return Tensor::from(transposed(permuted(value(list, name + end), order),
-                                   static_cast<std::size_t>(columns)),
-                        Shape{columns, GH});
+    return Tensor::from(
+        transposed(permuted(value(list, name + end), order), static_cast<std::size_t>(columns)),
+        Shape{columns, GH});
   };
   Keras keras{matrix("weight_ih", config.input_size), matrix("weight_hh", config.hidden_size), {}};
   if (config.bias) {
     std::vector<double> bias = permuted(value(list, "bias_ih" + end), order);
-    if (two)
-      extend(bias, permuted(value(list, "bias_hh" + end), order));
+    if (two) extend(bias, permuted(value(list, "bias_hh" + end), order));
     keras.bias = Tensor::from(bias, two ? Shape{2, GH} : Shape{GH});
   }
   return keras;
 }
 
-// --- And back. -------------------------------------------------------------------------------------
+// --- And back.
+// -------------------------------------------------------------------------------------
 
 std::vector<Parameter> to_reference(const StateDict& state) {
   std::vector<Parameter> list;
@@ -144,8 +146,7 @@ std::vector<double> output(const Config& config, const std::vector<Parameter>& l
 double difference(const std::vector<double>& a, const std::vector<double>& b) {
   REQUIRE(a.size() == b.size());
   double most = 0.0;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    most = std::max(most, std::abs(a[i] - b[i]));
+  for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(a[i] - b[i]));
   return most;
 }
 
@@ -159,8 +160,7 @@ Config small(Cell cell, bool bidirectional = false, bool bias = true) {
 
 void zero(std::vector<Parameter>& list, const std::string& name) {
   for (Parameter& parameter : list)
-    if (parameter.name == name)
-      std::fill(parameter.value.begin(), parameter.value.end(), 0.0);
+    if (parameter.name == name) std::fill(parameter.value.begin(), parameter.value.end(), 0.0);
 }
 
 // All zero but one block (gate) of one parameter.
@@ -168,8 +168,7 @@ std::vector<Parameter> one_block(const Config& config, std::size_t which, std::s
   std::vector<Parameter> list = reference::parameters(config);
   std::vector<double>& values = list[which].value;
   const std::size_t size = values.size() / static_cast<std::size_t>(config.gates());
-  for (std::size_t j = 0; j < size; ++j)
-    values[block * size + j] = 1.0;
+  for (std::size_t j = 0; j < size; ++j) values[block * size + j] = 1.0;
   return list;
 }
 
@@ -187,10 +186,13 @@ ImportedWeights import_onnx(Cell cell, const Onnx& onnx, std::int64_t layer = 0)
   OnnxWeights weights{.w = onnx.w, .r = onnx.r, .b = onnx.b};
   weights.linear_before_reset = cell == Cell::gru;
   switch (cell) {
-    case Cell::lstm: return import_onnx_lstm(weights, layer);
+    case Cell::lstm:
+      return import_onnx_lstm(weights, layer);
     case Cell::gru:
-    case Cell::gru_reset_before: return import_onnx_gru(weights, layer);
-    default: return import_onnx_rnn(weights, layer);
+    case Cell::gru_reset_before:
+      return import_onnx_gru(weights, layer);
+    default:
+      return import_onnx_rnn(weights, layer);
   }
 }
 
@@ -199,10 +201,13 @@ ImportedWeights import_keras(Cell cell, const Keras& keras, const ImportPlace& p
       .kernel = keras.kernel, .recurrent_kernel = keras.recurrent, .bias = keras.bias};
   weights.reset_after = cell == Cell::gru;
   switch (cell) {
-    case Cell::lstm: return import_keras_lstm(weights, place);
+    case Cell::lstm:
+      return import_keras_lstm(weights, place);
     case Cell::gru:
-    case Cell::gru_reset_before: return import_keras_gru(weights, place);
-    default: return import_keras_rnn(weights, place);
+    case Cell::gru_reset_before:
+      return import_keras_gru(weights, place);
+    default:
+      return import_keras_rnn(weights, place);
   }
 }
 
@@ -241,16 +246,14 @@ TEST_CASE("B75: imported networks give the outputs of the originals") {
       INFO("cell " << static_cast<int>(format.cell) << ", bias " << bias);
       const Config config = small(format.cell, true, bias);
       const std::vector<Parameter> list = reference::filled_parameters(config);
-      const ImportedWeights imported =
-          import_onnx(format.cell, to_onnx(list, config, format.onnx));
+      const ImportedWeights imported = import_onnx(format.cell, to_onnx(list, config, format.onnx));
       check_equal(imported.state, list);
       CHECK(output(config, to_reference(imported.state)) == output(config, list));
 
       const Config one_way = small(format.cell, false, bias);
       std::vector<Parameter> single = reference::filled_parameters(one_way);
       const bool two = format.cell == Cell::gru;
-      if (!two)
-        zero(single, "bias_hh_l0");
+      if (!two) zero(single, "bias_hh_l0");
       const ImportedWeights from_keras =
           import_keras(format.cell, to_keras(single, one_way, format.keras, two));
       check_equal(from_keras.state, single);
@@ -263,8 +266,7 @@ TEST_CASE("B75: reading ONNX blocks as ours would be far off") {
   const Config config = small(Cell::lstm);
   const std::vector<Parameter> list = reference::filled_parameters(config);
   std::vector<Parameter> misread = list;
-  for (Parameter& parameter : misread)
-    parameter.value = permuted(parameter.value, "iofg");
+  for (Parameter& parameter : misread) parameter.value = permuted(parameter.value, "iofg");
   CHECK(difference(output(config, misread), output(config, list)) > 0.05);
 }
 
@@ -273,7 +275,8 @@ TEST_CASE("B77: the form of an imported GRU is told, and matters") {
   const Config before = small(Cell::gru_reset_before);
   const std::vector<Parameter> list = reference::filled_parameters(after);
   const Onnx onnx = to_onnx(list, after, "zrn");
-  CHECK_FALSE(import_onnx_gru({.w = onnx.w, .r = onnx.r, .b = onnx.b}).reset_after);  // ONNX default
+  CHECK_FALSE(
+      import_onnx_gru({.w = onnx.w, .r = onnx.r, .b = onnx.b}).reset_after);  // ONNX default
   CHECK(import_onnx(Cell::gru, onnx).reset_after);
   CHECK(difference(output(after, list), output(before, list)) > 0.1);
 
@@ -378,11 +381,11 @@ TEST_CASE("Keras weights that do not fit are refused") {
   CHECK_THROWS_WITH(import_keras(Cell::lstm, two), Contains("bias is [2, 16], expected [16]"));
 }
 
-// --- cuDNN. ----------------------------------------------------------------------------------------
+// --- cuDNN.
+// ----------------------------------------------------------------------------------------
 
 CudnnMode mode_of(Cell cell) {
-  return cell == Cell::lstm ? CudnnMode::lstm
-                            : cell == Cell::gru ? CudnnMode::gru : CudnnMode::rnn;
+  return cell == Cell::lstm ? CudnnMode::lstm : cell == Cell::gru ? CudnnMode::gru : CudnnMode::rnn;
 }
 
 // Gate matrices of a filled layer, each with memory of its own, by linLayerID.
@@ -481,8 +484,7 @@ TEST_CASE("a cuDNN weight space gives all layers and directions") {
         std::vector<double> flat;
         for (const char* kind : {"weight", "bias"})
           for (const Parameter& parameter : list)  // PyTorch's order: layer, then direction
-            if (parameter.name.starts_with(kind))
-              extend(flat, parameter.value);
+            if (parameter.name.starts_with(kind)) extend(flat, parameter.value);
         const Tensor all = Tensor::from(flat, Shape{static_cast<std::int64_t>(flat.size())});
         CudnnWeightSpace space{.mode = mode_of(cell),
                                .flat = all,

@@ -43,8 +43,8 @@ TEST_CASE("first and last elements of 200 random length vectors") {
     Bytes first, last;
     for (std::size_t n = 0; n < lengths.size(); ++n) {
       const Bytes own = bytes_of(sequences[n]);
-      const auto size = static_cast<std::ptrdiff_t>(row.elements()) *
-                        static_cast<std::ptrdiff_t>(size_of(dtype));
+      const auto size =
+          static_cast<std::ptrdiff_t>(row.elements()) * static_cast<std::ptrdiff_t>(size_of(dtype));
       if (lengths[n] == 0) {
         for (std::int64_t e = 0; e < row.elements(); ++e) {
           const Bytes value = element_bytes(6.0, dtype);
@@ -103,12 +103,10 @@ TEST_CASE("a sequence reduces to the same bits alone and in company") {
   Context context = cpu_context(2);
   Random random(4);
   Ints lengths;
-  for (int n = 0; n < 64; ++n)
-    lengths.push_back(random.below(90));
+  for (int n = 0; n < 64; ++n) lengths.push_back(random.below(90));
   auto layout = PackedLayout::make(lengths);
   Tensor data = Tensor::empty({layout->total(), 33}, Dtype::f32);
-  for (float& value : data.values<float>())
-    value = static_cast<float>(random.number());
+  for (float& value : data.values<float>()) value = static_cast<float>(random.number());
   const PackedSequence packed(std::move(data), std::move(layout));
   const std::vector<Tensor> sequences = unpack_sequence(context, packed);
   for (const auto reduce : {sum_sequences, mean_sequences, max_sequences}) {
@@ -193,8 +191,7 @@ TEST_CASE("a function is applied to every element, with any number of threads") 
 
     CHECK_THROWS_AS(map_elements<float>(context, packed,
                                         [](float v) -> float {
-                                          if (v == 12345.0F)
-                                            throw std::runtime_error("no");
+                                          if (v == 12345.0F) throw std::runtime_error("no");
                                           return v;
                                         }),
                     std::runtime_error);
@@ -203,8 +200,9 @@ TEST_CASE("a function is applied to every element, with any number of threads") 
   }
   Context context = cpu_context();
   const PackedSequence none(Tensor::zeros({0, 2}, Dtype::i64), PackedLayout::make({0, 0}));
-  CHECK(map_elements<std::int64_t>(context, none, [](std::int64_t v) { return v; }).data().shape() ==
-        Shape{0, 2});
+  CHECK(
+      map_elements<std::int64_t>(context, none, [](std::int64_t v) { return v; }).data().shape() ==
+      Shape{0, 2});
 }
 
 TEST_CASE("operations refuse what they cannot do") {

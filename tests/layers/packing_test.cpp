@@ -44,8 +44,7 @@ TEST_CASE("B23: 200 random length vectors come back in the caller's order") {
     const std::size_t row_bytes = static_cast<std::size_t>(row.elements()) * size_of(dtype);
     const std::int64_t T = longest(lengths) + static_cast<std::int64_t>(seed % 3);
     CAPTURE(lengths, dtype, row.str(), batch_first, T);
-    const Tensor padded =
-        scrambled(padded_shape(lengths.size(), T, batch_first, row), dtype, seed);
+    const Tensor padded = scrambled(padded_shape(lengths.size(), T, batch_first, row), dtype, seed);
 
     const PackedSequence packed =
         pack_padded_sequence(context, padded, lengths, {.batch_first = batch_first});
@@ -66,8 +65,7 @@ TEST_CASE("B23: 200 random length vectors come back in the caller's order") {
                                              element_bytes(2.0, dtype)));
     }
 
-    if (lengths.empty())
-      continue;
+    if (lengths.empty()) continue;
     const std::vector<Tensor> sequences = unpack_sequence(context, packed);
     REQUIRE(sequences.size() == lengths.size());
     for (std::size_t n = 0; n < lengths.size(); ++n)
@@ -116,7 +114,9 @@ TEST_CASE("B25: wrong lengths are refused with their values, and the next call w
                {"lengths[2]", "9223372036854775807"});
   const Ints grid = {4, 2, 1};
   check_throws(
-      [&] { pack_padded_sequence(context, x, TensorView(grid.data(), {1, 3})); },
+      [&] {
+        pack_padded_sequence(context, x, TensorView(grid.data(), {1, 3}));
+      },
       {"lengths", "[1, 3]"});
 
   // Zero lengths are legal here, and so are lengths shorter than T everywhere.
@@ -134,8 +134,7 @@ TEST_CASE("B26: zero-length sequences have no rows and all-padding columns") {
     const PackedSequence packed = pack_padded_sequence(context, labelled(5, 3), lengths);
     CHECK(packed.layout().total() == sum(lengths));
     const Tensor back = pad_packed_sequence(context, packed, {.padding_value = -1});
-    for (std::size_t t = 0; t < 5; ++t)
-      CHECK(back.values<std::int64_t>()[t * 3 + 1] == -1);
+    for (std::size_t t = 0; t < 5; ++t) CHECK(back.values<std::int64_t>()[t * 3 + 1] == -1);
     CHECK(unpack_sequence(context, packed)[1].shape() == Shape{0});
   }
   SECTION("all zero") {
@@ -154,8 +153,9 @@ TEST_CASE("B26: zero-length sequences have no rows and all-padding columns") {
           pack_padded_sequence(context, Tensor::zeros({T, 0, 2}, Dtype::f32), none);
       CHECK(packed.layout().batch() == 0);
       CHECK(pad_packed_sequence(context, packed).shape() == Shape{T, 0, 2});
-      CHECK(pad_packed_sequence(context, packed, {.batch_first = true, .total_length = 7})
-                .shape() == Shape{0, 7, 2});
+      CHECK(
+          pad_packed_sequence(context, packed, {.batch_first = true, .total_length = 7}).shape() ==
+          Shape{0, 7, 2});
       CHECK(unpack_sequence(context, packed).empty());
     }
     const PackedSequence no_steps =
@@ -196,22 +196,23 @@ TEST_CASE("B29: a hand-made packed object must be consistent") {
   check_throws(make({3, 2, 1}, {0, 1}), {"sorted_indices", "2", "3"});
 
   const auto layout = PackedLayout::make({3, 2, 1});
-  check_throws([&] { PackedSequence(Tensor::zeros({5, 2}, Dtype::f32), layout); },
-               {"[5, 2]", "6"});
+  check_throws([&] { PackedSequence(Tensor::zeros({5, 2}, Dtype::f32), layout); }, {"[5, 2]", "6"});
   check_throws([&] { PackedSequence(Tensor::zeros({}, Dtype::f32), layout); }, {"[]", "6"});
   check_throws([&] { PackedSequence(Tensor{}, layout); }, {"data", "not defined"});
-  check_throws([&] { PackedSequence(Tensor::zeros({6, 2}, Dtype::f32), nullptr); },
-               {"layout is null"});
+  check_throws(
+      [&] {
+        PackedSequence(Tensor::zeros({6, 2}, Dtype::f32), nullptr);
+      },
+      {"layout is null"});
 
   // Sound ones unpack: lengths 1 3 2 in the caller's order.
   Tensor data = Tensor::from<float>({0, 1, 2, 3, 4, 5}, {6});
   const Ints sizes = {3, 2, 1}, order = {1, 2, 0};
   const PackedSequence packed(std::move(data), PackedLayout::from_batch_sizes(sizes, 6, order));
   CHECK(ints(packed.lengths()) == Ints{1, 3, 2});
-  const Tensor back = pad_packed_sequence(context, packed, {.batch_first = true,
-                                                            .padding_value = -1});
-  CHECK(std::ranges::equal(back.values<float>(),
-                           std::vector<float>{2, -1, -1, 0, 3, 5, 1, 4, -1}));
+  const Tensor back =
+      pad_packed_sequence(context, packed, {.batch_first = true, .padding_value = -1});
+  CHECK(std::ranges::equal(back.values<float>(), std::vector<float>{2, -1, -1, 0, 3, 5, 1, 4, -1}));
 }
 
 TEST_CASE("B30: lengths come as any integers or whole numbers, and are copied") {
@@ -231,7 +232,8 @@ TEST_CASE("B30: lengths come as any integers or whole numbers, and are copied") 
       pack_padded_sequence(context, x, Tensor::from<double>({4, value, 1}, {3}));
     });
   };
-  for (const auto& [value, text] : {std::pair{2.9, "2.9"}, {std::nan(""), "nan"},
+  for (const auto& [value, text] : {std::pair{2.9, "2.9"},
+                                    {std::nan(""), "nan"},
                                     {std::numeric_limits<double>::infinity(), "inf"},
                                     {-2.0, "-2"}}) {
     const std::string message = refused(value);
@@ -298,8 +300,8 @@ TEST_CASE("B33: sixteen unsorted lengths from 4 to 64, packed and back in both l
     CHECK(bytes_of(packed.data()) == expected);
     // Out in the other layout than in.
     const Tensor back = pad_packed_sequence(context, packed, {.batch_first = !batch_first});
-    CHECK(bytes_of(back) == naive_unpack(expected, lengths, 64, !batch_first, 64,
-                                         element_bytes(0.0, Dtype::f32)));
+    CHECK(bytes_of(back) ==
+          naive_unpack(expected, lengths, 64, !batch_first, 64, element_bytes(0.0, Dtype::f32)));
   }
 }
 
@@ -315,25 +317,24 @@ TEST_CASE("B43: a sequence's rows do not depend on its neighbours, nor on what t
         for (std::int64_t t = 0; t < 10; ++t)
           for (std::int64_t f = 0; f < 2; ++f) {
             const bool valid = t < lengths[static_cast<std::size_t>(n)];
-            const auto i = static_cast<std::size_t>(
-                naive_place({n, t}, 10, 4, batch_first) * 2 + f);
+            const auto i =
+                static_cast<std::size_t>(naive_place({n, t}, 10, 4, batch_first) * 2 + f);
             const auto own = static_cast<float>(100 * n + 2 * t + f);
             padded.values<float>()[i] = !valid ? padding : n == 1 ? neighbour : own;
           }
       return padded;
     };
     const auto rows = [&](float padding, float neighbour) {
-      const PackedSequence packed = pack_padded_sequence(context, make(padding, neighbour),
-                                                         lengths, {.batch_first = batch_first});
+      const PackedSequence packed = pack_padded_sequence(context, make(padding, neighbour), lengths,
+                                                         {.batch_first = batch_first});
       return unpack_sequence(context, packed);
     };
     const auto clean = rows(0.0F, 1.0F);
     for (const float padding : {nan, inf}) {
       const auto dirty = rows(padding, nan);
-      for (const std::size_t n : {0U, 2U, 3U})
-        CHECK(bytes_of(dirty[n]) == bytes_of(clean[n]));
-      const PackedSequence packed = pack_padded_sequence(context, make(padding, 1.0F), lengths,
-                                                         {.batch_first = batch_first});
+      for (const std::size_t n : {0U, 2U, 3U}) CHECK(bytes_of(dirty[n]) == bytes_of(clean[n]));
+      const PackedSequence packed =
+          pack_padded_sequence(context, make(padding, 1.0F), lengths, {.batch_first = batch_first});
       CHECK(std::ranges::all_of(packed.data().values<float>(),
                                 [](float v) { return std::isfinite(v); }));
       CHECK(std::ranges::all_of(pad_packed_sequence(context, packed).values<float>(),
@@ -358,8 +359,8 @@ TEST_CASE("B01: total_length below the longest sequence is refused, 0 included")
 
 TEST_CASE("sequence names follow the sequences") {
   Context context = cpu_context();
-  const PackedSequence packed = pack_padded_sequence(context, labelled(3, 3), {1, 3, 2},
-                                                     {.sequence_ids = {70, 71, 72}});
+  const PackedSequence packed =
+      pack_padded_sequence(context, labelled(3, 3), {1, 3, 2}, {.sequence_ids = {70, 71, 72}});
   CHECK(ints(packed.layout().sequence_ids()) == Ints{70, 71, 72});
   check_throws(
       [&] {
@@ -428,8 +429,7 @@ TEST_CASE("one packed sequence serves several threads, each with its own context
       for (int i = 0; i < 20; ++i)
         result &= bytes_of(pad_packed_sequence(context, packed)) == expected ? 1 : 0;
     });
-  for (std::thread& thread : threads)
-    thread.join();
+  for (std::thread& thread : threads) thread.join();
   CHECK(same == std::vector<int>(4, 1));
 }
 

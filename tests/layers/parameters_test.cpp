@@ -77,8 +77,7 @@ TEST_CASE("parameters start as zeros, in order, each on an aligned address") {
       CHECK(value.dtype() == dtype);
       CHECK(reinterpret_cast<std::uintptr_t>(value.raw()) % kAlignment == 0);
       const Tensor as_double = convert(value, Dtype::f64);
-      for (const double x : as_double.values<double>())
-        CHECK(x == 0.0);
+      for (const double x : as_double.values<double>()) CHECK(x == 0.0);
     }
   }
   CHECK(Parameters().count() == 0);

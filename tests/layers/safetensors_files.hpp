@@ -52,8 +52,7 @@ inline std::string raw_file(std::uint64_t header_length, const std::string& rest
 /// A file whose header length is right; the data are `data_bytes` bytes 1, 2, 3...
 inline std::string file_with(const std::string& header, std::size_t data_bytes) {
   std::string data(data_bytes, '\0');
-  for (std::size_t i = 0; i < data_bytes; ++i)
-    data[i] = static_cast<char>(i + 1);
+  for (std::size_t i = 0; i < data_bytes; ++i) data[i] = static_cast<char>(i + 1);
   return raw_file(header.size(), header + data);
 }
 
@@ -62,6 +61,15 @@ inline std::string entry(const std::string& name, const std::string& dtype,
                          const std::string& shape, const std::string& offsets) {
   return "\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":[" + shape +
          "],\"data_offsets\":[" + offsets + "]}";
+}
+
+/// Braces around entries. (GCC 12 warns of an overlap that cannot be when "{" + ... is spelled
+/// out.)
+inline std::string object(const std::string& entries) {
+  std::string text(1, '{');
+  text += entries;
+  text += '}';
+  return text;
 }
 
 inline SafeTensors parse(const std::string& file) {

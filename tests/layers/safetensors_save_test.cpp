@@ -26,8 +26,8 @@ StateDict one(std::string name, Tensor tensor) {
 }
 
 StateDict full_of(float value, std::int64_t count) {
-  return one("v", Tensor::from(std::vector<float>(static_cast<std::size_t>(count), value),
-                               Shape{count}));
+  return one(
+      "v", Tensor::from(std::vector<float>(static_cast<std::size_t>(count), value), Shape{count}));
 }
 
 // While one lives, files cannot grow beyond `bytes`: writes fail in the middle, as on a full disk.
@@ -155,8 +155,7 @@ TEST_CASE("a failed save leaves no file and keeps the old one") {
     CHECK(read_file(path) == before);
   }
   SECTION("the folder may not be written") {
-    if (::geteuid() == 0)
-      PACKRNN_SKIP("root may write everywhere");
+    if (::geteuid() == 0) PACKRNN_SKIP("root may write everywhere");
     save_safetensors(path, full_of(1.0F, 4));
     const std::string before = read_file(path);
     ::chmod(folder.path().c_str(), 0500);
@@ -224,11 +223,9 @@ TEST_CASE("readers see an old or a new file, never a mixture, while it is replac
   std::thread other(write, 100);
   write(200);
   other.join();
-  while (reads < 3)
-    std::this_thread::yield();
+  while (reads < 3) std::this_thread::yield();
   done = true;
-  for (std::thread& reader : readers)
-    reader.join();
+  for (std::thread& reader : readers) reader.join();
   CHECK(wrong == 0);
   CHECK(folder.files() == 1);
 }

@@ -17,11 +17,10 @@ namespace {
 using Catch::Contains;
 using Catch::StartsWith;
 
-const std::string kGoodHeader = "{\"__metadata__\":{\"format\":\"pt\"}," +
-                                entry("weight", "F32", "2,3", "0,24") + "," +
-                                entry("bias", "F16", "3", "24,30") + "," +
-                                entry("none", "I64", "0,4", "30,30") + "," +
-                                entry("scalar", "U8", "", "30,31") + "}";
+const std::string kGoodHeader =
+    "{\"__metadata__\":{\"format\":\"pt\"}," + entry("weight", "F32", "2,3", "0,24") + "," +
+    entry("bias", "F16", "3", "24,30") + "," + entry("none", "I64", "0,4", "30,30") + "," +
+    entry("scalar", "U8", "", "30,31") + "}";
 const std::string kGood = file_with(kGoodHeader, 31);
 
 struct Hostile {
@@ -54,8 +53,8 @@ std::vector<Hostile> texts() {
   const std::string good = entry("a", "F32", "1", "0,4");
   const auto whole = [](const std::string& header) { return file_with(header, 4); };
   return {
-      {"not JSON", whole("{nonsense}"), "not valid JSON at its byte 2"},
-      {"an array", whole("[" + std::string("{}") + "]"), "does not begin with '{'"},
+      {"not JSON", whole("{nonsense}"), "not valid JSON at its byte 3"},
+      {"an array", whole("[{}]"), "does not begin with '{'"},
       {"a string", whole("\"text\""), "does not begin with '{'"},
       {"null", whole("null"), "does not begin with '{'"},
       {"leading space", whole(" {" + good + "}"), "does not begin with '{'"},
@@ -69,17 +68,17 @@ std::vector<Hostile> texts() {
       {"open string", whole("{\"a"), "not valid JSON"},
       {"trailing comma", whole("{" + good + ",}"), "not valid JSON"},
       {"comment", whole("{/**/" + good + "}"), "not valid JSON"},
-      {"control character in a name", whole("{" + entry("a\n", "F32", "1", "0,4") + "}"),
+      {"control character in a name", whole(object(entry("a\n", "F32", "1", "0,4"))),
        "control character"},
-      {"bad escape", whole("{" + entry("\\x", "F32", "1", "0,4") + "}"), "not valid JSON"},
-      {"lone surrogate", whole("{" + entry("\\ud800", "F32", "1", "0,4") + "}"), "not valid JSON"},
-      {"invalid UTF-8: lone continuation", whole("{" + entry("\x80", "F32", "1", "0,4") + "}"),
+      {"bad escape", whole(object(entry("\\x", "F32", "1", "0,4"))), "not valid JSON"},
+      {"lone surrogate", whole(object(entry("\\ud800", "F32", "1", "0,4"))), "not valid JSON"},
+      {"invalid UTF-8: lone continuation", whole(object(entry("\x80", "F32", "1", "0,4"))),
        "ill-formed UTF-8"},
-      {"invalid UTF-8: cut sequence", whole("{" + entry("\xE2\x82", "F32", "1", "0,4") + "}"),
+      {"invalid UTF-8: cut sequence", whole(object(entry("\xE2\x82", "F32", "1", "0,4"))),
        "ill-formed UTF-8"},
-      {"invalid UTF-8: overlong", whole("{" + entry("\xC0\xAF", "F32", "1", "0,4") + "}"),
+      {"invalid UTF-8: overlong", whole(object(entry("\xC0\xAF", "F32", "1", "0,4"))),
        "ill-formed UTF-8"},
-      {"invalid UTF-8: surrogate", whole("{" + entry("\xED\xA0\x80", "F32", "1", "0,4") + "}"),
+      {"invalid UTF-8: surrogate", whole(object(entry("\xED\xA0\x80", "F32", "1", "0,4"))),
        "ill-formed UTF-8"},
       {"invalid UTF-8 outside a string", whole("{\xFF}"), "not valid JSON"},
   };
@@ -93,6 +92,7 @@ std::vector<Hostile> structures() {
   const std::string shape = "\"shape\":[1]";
   const std::string offsets = "\"data_offsets\":[0,4]";
   const std::string a = entry("a", "F32", "1", "0,4");
+  const std::string digits(1'000'000, '9');
   const auto extents = [&](const std::string& text) {
     return tensor(dtype + ",\"shape\":" + text + "," + offsets);
   };
@@ -106,8 +106,7 @@ std::vector<Hostile> structures() {
        "tensor \"a\" appears twice"},
       {"metadata twice", file_with("{\"__metadata__\":{},\"__metadata__\":{}," + a + "}", 4),
        "\"__metadata__\" appears twice"},
-      {"metadata key twice",
-       file_with("{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}," + a + "}", 4),
+      {"metadata key twice", file_with("{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}," + a + "}", 4),
        "metadata key \"k\" appears twice"},
       {"dtype twice", tensor(dtype + "," + dtype + "," + shape + "," + offsets),
        "tensor \"a\": \"dtype\" appears twice"},
@@ -144,7 +143,8 @@ std::vector<Hostile> structures() {
       {"extent with exponent", extents("[1e0]"), "\"shape\" holds the number \"1e0\""},
       {"extent 2^63", extents("[9223372036854775808]"), "holds the number 9223372036854775808"},
       {"extent 2^64", extents("[18446744073709551616]"), "\"18446744073709551616\""},
-      {"extent 1e999", extents("[1e999]"), "out of range"},
+      {"extent 1e999", extents("[1e999]"), "number overflow"},
+      {"extent of a million digits", extents("[" + digits + "]"), "not valid JSON"},
       {"extent true", extents("[true]"), "\"shape\" holds a boolean"},
       {"extent null", extents("[null]"), "\"shape\" holds null"},
       {"extent is a string", extents("[\"1\"]"), "\"shape\" holds a string"},
@@ -173,9 +173,10 @@ std::vector<Hostile> structures() {
       {"a million braces", file_with("{\"a\":{\"shape\":" + std::string(1'000'000, '{'), 4),
        "\"shape\" is an object"},
       {"a million brackets in a shape",
-       file_with("{\"a\":{\"shape\":" + std::string(1'000'000, '['), 4), "\"shape\" holds an array"},
+       file_with("{\"a\":{\"shape\":" + std::string(1'000'000, '['), 4),
+       "\"shape\" holds an array"},
       {"a name of a million letters",
-       file_with("{" + entry(std::string(1'000'000, 'x'), "F32", "2", "0,4") + "}", 4),
+       file_with(object(entry(std::string(1'000'000, 'x'), "F32", "2", "0,4")), 4),
        "x...\": its 2 elements of F32 need 8 bytes, but its offsets span 4"},
   };
 }
@@ -183,11 +184,10 @@ std::vector<Hostile> structures() {
 std::vector<Hostile> extents_and_offsets() {
   const auto one = [](const std::string& shape, const std::string& offsets, std::size_t bytes = 8,
                       const std::string& dtype = "F32") {
-    return file_with("{" + entry("a", dtype, shape, offsets) + "}", bytes);
+    return file_with(object(entry("a", dtype, shape, offsets)), bytes);
   };
   const auto two = [](const std::string& first, const std::string& second, std::size_t bytes) {
-    return file_with("{" + entry("a", "F32", "1", first) + "," + entry("b", "F32", "1", second) +
-                         "}",
+    return file_with(object(entry("a", "F32", "1", first) + "," + entry("b", "F32", "1", second)),
                      bytes);
   };
   return {
@@ -212,8 +212,7 @@ std::vector<Hostile> extents_and_offsets() {
       {"the same bytes", two("0,4", "0,4", 4), "tensor \"b\" overlaps another"},
       {"half overlap", two("0,4", "2,6", 6), "tensor \"b\" overlaps another: it begins at 2"},
       {"nothing, within another",
-       file_with("{" + entry("a", "F32", "1", "0,4") + "," + entry("b", "F32", "0", "2,2") + "}",
-                 4),
+       file_with(object(entry("a", "F32", "1", "0,4") + "," + entry("b", "F32", "0", "2,2")), 4),
        "tensor \"b\" overlaps another"},
       {"hole at the start", one("1", "4,8"), "a hole of 4 bytes before tensor \"a\""},
       {"hole between", two("0,4", "8,12", 12), "a hole of 4 bytes before tensor \"b\""},
@@ -234,7 +233,7 @@ void check_all(const std::vector<Hostile>& corpus) {
 
 // A file whose eight bytes of data are all `letter`, so that a test sees which one it has got.
 std::string version_file(char letter) {
-  std::string header = "{" + entry("v", "I32", "2", "0,8") + "}";
+  std::string header = object(entry("v", "I32", "2", "0,8"));
   header.resize((header.size() + 7) / 8 * 8, ' ');
   return raw_file(header.size(), header + std::string(8, letter));
 }
@@ -279,33 +278,34 @@ TEST_CASE("B79: legal borders") {
     CHECK(parse(file_with("{\"__metadata__\":{}}", 0)).state_dict().empty());
   }
   SECTION("a zero dimension anywhere") {
-    const SafeTensors file = parse(file_with(
-        "{" + entry("a", "F32", "0", "0,0") + "," + entry("b", "F32", "2", "0,8") + "," +
-            entry("c", "F64", "3,0,2", "8,8") + "}",
-        8));
+    const SafeTensors file =
+        parse(file_with(object(entry("a", "F32", "0", "0,0") + "," + entry("b", "F32", "2", "0,8") +
+                               "," + entry("c", "F64", "3,0,2", "8,8")),
+                        8));
     CHECK(file.tensor("a").elements() == 0);
     CHECK(file.tensor("b").elements() == 2);
     CHECK(file.tensor("c").shape() == Shape{3, 0, 2});
     CHECK(file.tensor("c", Dtype::f32).dtype() == Dtype::f32);
   }
   SECTION("a scalar") {
-    const SafeTensors file = parse(file_with("{" + entry("a", "F32", "", "0,4") + "}", 4));
+    const SafeTensors file = parse(file_with(object(entry("a", "F32", "", "0,4")), 4));
     CHECK(file.shape("a").rank() == 0);
     CHECK(file.tensor("a").elements() == 1);
   }
   SECTION("the data in another order than the header") {
     const SafeTensors file = parse(file_with(
-        "{" + entry("late", "F32", "1", "4,8") + "," + entry("early", "F32", "1", "0,4") + "}", 8));
+        object(entry("late", "F32", "1", "4,8") + "," + entry("early", "F32", "1", "0,4")), 8));
     CHECK(file.names() == std::vector<std::string>{"late", "early"});
   }
   SECTION("fields in another order, space between, escapes in names") {
-    const SafeTensors file = parse(file_with("{ \"\\u00e9\\\"\\u0000\" : {\"data_offsets\": [0, 4],"
-                                             "\n\t\"shape\":[ 1 ] , \"dtype\":\"F32\" } }  ",
-                                             4));
+    const SafeTensors file =
+        parse(file_with("{ \"\\u00e9\\\"\\u0000\" : {\"data_offsets\": [0, 4],"
+                        "\n\t\"shape\":[ 1 ] , \"dtype\":\"F32\" } }  ",
+                        4));
     CHECK(file.names().front() == std::string("\xC3\xA9\"\0", 4));
   }
   SECTION("empty name") {
-    CHECK(parse(file_with("{" + entry("", "F32", "1", "0,4") + "}", 4)).contains(""));
+    CHECK(parse(file_with(object(entry("", "F32", "1", "0,4")), 4)).contains(""));
   }
 }
 
@@ -313,7 +313,8 @@ TEST_CASE("B79: hundreds of thousands of tensors cost what their header costs") 
   constexpr std::size_t kCount = 300'000;
   std::string header = "{";
   for (std::size_t i = 0; i < kCount; ++i)
-    header += (i == 0 ? "" : ",") + entry(std::to_string(i), "F32", "0", "0,0");
+    header += entry(std::to_string(i), "F32", "0", "0,0") + ",";
+  header.pop_back();
   const SafeTensors file = parse(file_with(header + "}", 0));
   CHECK(file.names().size() == kCount);
   CHECK(file.contains("299999"));
@@ -345,10 +346,11 @@ TEST_CASE("a dtype that packrnn has not is refused only when asked for") {
   for (std::size_t i = 0; i < std::size(names); ++i) {
     INFO(names[i]);
     const std::string end = std::to_string(bytes[i]);
-    const SafeTensors file = parse(
-        file_with("{" + entry("a", names[i], "4", "0," + end) + "," +
-                      entry("b", "BF16", "1", end + "," + std::to_string(bytes[i] + 2)) + "}",
-                  bytes[i] + 2));
+    const std::string all = std::to_string(bytes[i] + 2);
+    const SafeTensors file =
+        parse(file_with(object(entry("a", names[i], "4", std::string("0,") + end) + "," +
+                               entry("b", "BF16", "1", end + "," + all)),
+                        bytes[i] + 2));
     CHECK(file.dtype("a") == std::nullopt);
     CHECK(file.dtype_name("a") == names[i]);
     CHECK(file.shape("a") == Shape{4});
@@ -361,9 +363,10 @@ TEST_CASE("a dtype that packrnn has not is refused only when asked for") {
 }
 
 TEST_CASE("more dimensions than a Shape has are refused only when asked for") {
-  const SafeTensors file = parse(file_with("{" + entry("a", "F32", "1,1,1,1,1,1,1,1,1", "0,4") + "," +
-                                               entry("b", "F32", "1,1,1,1,1,1,1,1", "4,8") + "}",
-                                           8));
+  const SafeTensors file =
+      parse(file_with(object(entry("a", "F32", "1,1,1,1,1,1,1,1,1", "0,4") + "," +
+                             entry("b", "F32", "1,1,1,1,1,1,1,1", "4,8")),
+                      8));
   CHECK(file.dtype("a") == Dtype::f32);
   CHECK_THROWS_AS(file.shape("a"), Unsupported);
   CHECK_THROWS_WITH(file.tensor("a"), Contains("9 dimensions"));
@@ -371,7 +374,7 @@ TEST_CASE("more dimensions than a Shape has are refused only when asked for") {
 }
 
 TEST_CASE("tensors share the file when they can and are copied when it is not aligned") {
-  const std::string header = "{" + entry("a", "F32", "2", "0,8") + "}";
+  const std::string header = object(entry("a", "F32", "2", "0,8"));
   const std::string padded = header + std::string(8 - header.size() % 8, ' ');
   for (std::size_t shift = 0; shift < 8; ++shift) {
     INFO("shifted by " << shift);
@@ -389,10 +392,10 @@ TEST_CASE("tensors share the file when they can and are copied when it is not al
 }
 
 TEST_CASE("asking for another dtype converts") {
-  std::string file = file_with("{" + entry("half", "F16", "2", "0,4") + "," +
-                                   entry("brain", "BF16", "2", "4,8") + "," +
-                                   entry("whole", "I32", "1", "8,12") + "}",
-                               12);
+  std::string file =
+      file_with(object(entry("half", "F16", "2", "0,4") + "," + entry("brain", "BF16", "2", "4,8") +
+                       "," + entry("whole", "I32", "1", "8,12")),
+                12);
   const std::uint16_t values[] = {0x3C00, 0xC000, 0x3F80, 0xC000};  // 1, -2; 1, -2
   const std::int32_t whole = 1 << 20;
   std::memcpy(file.data() + file.size() - 12, values, 8);
@@ -409,9 +412,9 @@ TEST_CASE("asking for another dtype converts") {
 }
 
 TEST_CASE("a state dict has the names of a prefix, in order, the prefix taken off") {
-  const std::string header = "{" + entry("encoder.b", "F32", "1", "4,8") + "," +
-                             entry("decoder.b", "U8", "4", "0,4") + "," +
-                             entry("encoder.a", "F32", "1", "8,12") + "}";
+  const std::string header =
+      object(entry("encoder.b", "F32", "1", "4,8") + "," + entry("decoder.b", "U8", "4", "0,4") +
+             "," + entry("encoder.a", "F32", "1", "8,12"));
   const StateDict state = parse(file_with(header, 12)).state_dict("encoder.");
   REQUIRE(state.size() == 2);
   CHECK(state[0].name == "b");
@@ -486,13 +489,12 @@ TEST_CASE("a header above the limit is refused even when it is there") {
 TEST_CASE("a file of many gigabytes opens without being read") {
   const TemporaryFolder folder;
   const auto path = folder / "large";
-  std::string header = "{" + entry("a", "F32", "16,1024,1024,1024", "0,68719476736") + "}";
+  std::string header = object(entry("a", "F32", "16,1024,1024,1024", "0,68719476736"));
   header.resize((header.size() + 7) / 8 * 8, ' ');
   write_file(path, raw_file(header.size(), header));
   std::error_code error;
   std::filesystem::resize_file(path, 8 + header.size() + 68719476736, error);
-  if (error)
-    PACKRNN_SKIP("the temporary folder cannot hold a sparse file of 64 GiB");
+  if (error) PACKRNN_SKIP("the temporary folder cannot hold a sparse file of 64 GiB");
   const Tensor a = SafeTensors::open(path).tensor("a");
   CHECK(a.elements() == std::int64_t{1} << 34);
   CHECK(a.values<float>()[a.values<float>().size() - 1] == 0.0F);

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <packrnn/runtime/dlpack.hpp>
@@ -215,7 +216,8 @@ TEST_CASE("byte_offset counts") {
 TEST_CASE("foreign devices are refused, pinned host memory is not") {
   for (const int type : {int{kDLCUDA}, int{kDLOpenCL}, int{kDLROCM}, int{kDLCUDAManaged}, 99}) {
     Foreign foreign;
-    foreign.tensor().device = {static_cast<DLDeviceType>(type), 3};
+    foreign.tensor().device.device_id = 3;
+    std::memcpy(&foreign.tensor().device.device_type, &type, sizeof(type));  // 99 is no enumerator
     check_refused(foreign, "device type " + std::to_string(type) + " (index 3)");
   }
   Foreign pinned;

@@ -1,0 +1,22 @@
+// Runs a test body once for every instruction set that the kernels are compiled for and this CPU
+// has. Weights packed for one must not be used with another, so bodies make their own.
+#pragma once
+
+#include "packrnn/kernels/cpu/targets.hpp"
+
+#include <hwy/targets.h>
+
+namespace packrnn {
+
+template <class Body>
+void for_each_cpu_target(Body&& body) {
+  struct Restore {
+    ~Restore() { hwy::SetSupportedTargetsForTest(0); }
+  } restore;
+  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    hwy::SetSupportedTargetsForTest(target);
+    body(hwy::TargetName(target));
+  }
+}
+
+}  // namespace packrnn
