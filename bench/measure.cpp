@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
+#include <utility>
 
 namespace packrnn::bench {
 namespace {
@@ -50,15 +50,28 @@ Pass run_once(Context& context, const Recurrent& layer, const Workload& workload
 
 }  // namespace
 
-double Samples::median() const {
-  std::vector<double> sorted = seconds;
-  std::sort(sorted.begin(), sorted.end());
-  const std::size_t half = sorted.size() / 2;
-  return sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2.0;
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2.0;
 }
 
 double Samples::min() const { return *std::min_element(seconds.begin(), seconds.end()); }
 double Samples::max() const { return *std::max_element(seconds.begin(), seconds.end()); }
+
+double Timings::speed_up() const {
+  std::vector<double> ratios;
+  for (std::size_t i = 0; i < packed.seconds.size(); ++i)
+    ratios.push_back(padded.seconds[i] / packed.seconds[i]);
+  return median(std::move(ratios));
+}
+
+double Timings::speed_up_with_packing() const {
+  std::vector<double> ratios;
+  for (std::size_t i = 0; i < packed.seconds.size(); ++i)
+    ratios.push_back(padded.seconds[i] / (packed.seconds[i] + packing.seconds[i]));
+  return median(std::move(ratios));
+}
 
 Timings measure(Context& context, const Recurrent& layer, const Workload& workload,
                 const Limits& limits, const KeepGoing& keep_going) {

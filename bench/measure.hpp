@@ -9,11 +9,13 @@
 
 namespace packrnn::bench {
 
+double median(std::vector<double> values);
+
 /// Seconds of each repetition.
 struct Samples {
   std::vector<double> seconds;
 
-  double median() const;
+  double median() const { return bench::median(seconds); }
   double min() const;
   double max() const;
 };
@@ -23,6 +25,12 @@ struct Timings {
   Samples packed;   // forward, from packed input to packed output
   Samples padded;   // forward, from padded input to padded output
   Samples packing;  // of the padded input, and padding of the packed output
+
+  /// Median over the repetitions of padded / packed: a ratio of neighbours in time, so that a slow
+  /// minute of the machine, which meets both, leaves it alone. With packing: of padded / (packed +
+  /// packing).
+  double speed_up() const;
+  double speed_up_with_packing() const;
 };
 
 struct Limits {

@@ -4,7 +4,8 @@
 usage: plot.py packed_vs_padded.json [OUTPUT_WITHOUT_SUFFIX]
 
 Left: valid tokens per second of each mix, packed and padded, and where the bound lies (padded speed
-times padded volume / valid tokens). Right: the speed-up over the fraction of padding.
+times padded volume / valid tokens). Right: the speed-up over the fraction of padding. Whiskers reach from
+the slowest to the fastest repetition.
 """
 
 import json
@@ -19,6 +20,7 @@ matplotlib.rcParams.update({
     "svg.fonttype": "none", "svg.hashsalt": "packrnn", "font.size": 9,
     "axes.spines.top": False, "axes.spines.right": False})
 import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first)
+import matplotlib.ticker  # noqa: E402
 
 PACKED, PADDED, BOUND = "#1f6f8b", "#c9b79c", "#444444"
 
@@ -39,7 +41,8 @@ def draw_speeds(axes, rows):
         axes.plot([place - width, place], [bound, bound], color=BOUND, lw=1.5,
                   label="bound" if place == 0 else None)
         axes.annotate(f"{row['speed_up']:.2f}x", (place - width / 2, 0), xytext=(0, 4),
-                      textcoords="offset points", ha="center", color="white", fontsize=7)
+                      textcoords="offset points", ha="center", va="bottom", rotation=90,
+                      color="white", fontsize=8)
     axes.set_xticks(list(places), [row["name"] for row in rows], rotation=30, ha="right")
     axes.set_ylabel("valid tokens per second, thousands")
     axes.set_ylim(bottom=0)
@@ -56,19 +59,25 @@ def draw_speed_up(axes, rows):
               "o", color=PACKED, label="measured")
     axes.plot([100 * row["padding_fraction"] for row in rows],
               [row["speed_up_with_packing"] for row in rows],
-              "o", mfc="none", color=PACKED, ms=8, lw=0.8, label="with packing and un-padding")
+              "o", mfc="none", color=PACKED, ms=8, lw=0.8, label="with packing input, padding output")
     for row in rows:
         axes.annotate(row["name"], (100 * row["padding_fraction"], row["speed_up"]),
-                      xytext=(7, -8), textcoords="offset points", fontsize=7)
+                      xytext=(6, -8), textcoords="offset points", fontsize=7, rotation=-35,
+                      rotation_mode="anchor", va="top")
     axes.set_xlabel("padding, % of the padded batch")
     axes.set_ylabel("speed-up, packed over padded")
+    axes.set_yscale("log", base=2)
+    axes.yaxis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%g"))
+    axes.set_ylim(bottom=0.8)
+    axes.set_xlim(0, 100)
     axes.legend(frameon=False, loc="upper left")
 
 
 def title(results):
     machine, layer = results["machine"], results["layer"]
     directions = "two directions" if layer["bidirectional"] else "one direction"
-    return (f"{layer['cell'].upper()}, {layer['layers']} layer(s), {directions}, "
+    layers = "1 layer" if layer["layers"] == 1 else f"{layer['layers']} layers"
+    return (f"{layer['cell'].upper()}, {layers}, {directions}, "
             f"H = {layer['hidden']}, {layer['dtype']}, batches of {results['batch']}\n"
             f"{machine['cpu']}, {machine['target']}, {machine['threads']} threads, "
             f"commit {results['commit']}, {results['date'][:10]}")

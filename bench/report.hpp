@@ -21,11 +21,8 @@ struct Row {
   double packed_rate() const { return rate(timings.packed.median()); }  // valid tokens / second
   double padded_rate() const { return rate(timings.padded.median()); }
   double rate(double seconds) const { return static_cast<double>(size.tokens) / seconds; }
-  /// Of the medians, as everything derived.
-  double speed_up() const { return timings.padded.median() / timings.packed.median(); }
-  double speed_up_with_packing() const {
-    return timings.padded.median() / (timings.packed.median() + timings.packing.median());
-  }
+  double speed_up() const { return timings.speed_up(); }
+  double speed_up_with_packing() const { return timings.speed_up_with_packing(); }
 };
 
 std::string header_text(const Machine& machine, const Options& options);

@@ -55,7 +55,7 @@ void pack_recurrent(const RecurrentShape& s, const RecurrentWeights& w, const Te
   check_optional("b_ih", w.b_ih, {rows}, s.dtype);
   check_optional("b_hh", w.b_hh, {rows}, s.dtype);
   if (s.projection > 0) check("w_hr", w.w_hr, {s.projection, s.hidden}, s.dtype);
-  check("panels", panels, {recurrent_panel_elements(s)}, s.dtype);
+  check_panels(panels, recurrent_panel_elements(s), s.dtype);
   cpu::pack_recurrent(s, w, panels);
 }
 
@@ -73,7 +73,7 @@ void recurrent_forward(Context& context, const RecurrentShape& s, const PackedLa
   check_optional("cells", cells, {total, count * s.hidden}, s.dtype);
   const std::int64_t elements = recurrent_panel_elements(s);
   for (const RecurrentDirection& d : directions) {
-    check("panels", d.panels, {elements}, s.dtype);
+    check_panels(d.panels, elements, s.dtype);
     check_optional("h_0", d.h_0, {batch, s.state()}, s.dtype);
     check("h_n", d.h_n, {batch, s.state()}, s.dtype);
     expects(lstm || !d.c_0.defined(), "c_0: {} has no cell state", name_of(s.cell));

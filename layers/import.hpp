@@ -32,7 +32,6 @@ struct ImportedWeights {
 };
 
 // --- ONNX: operators LSTM, GRU, RNN. Gates i o f c and z r h.
-// -------------------------------------
 
 struct OnnxWeights {
   TensorView w;                      // [D, G*H, I]
@@ -49,7 +48,6 @@ ImportedWeights import_onnx_gru(const OnnxWeights& weights, std::int64_t layer =
 ImportedWeights import_onnx_rnn(const OnnxWeights& weights, std::int64_t layer = 0);
 
 // --- Keras: layers LSTM, GRU, SimpleRNN. Gates i f c o and z r h; matrices are transposed.
-// --------
 
 struct KerasWeights {
   TensorView kernel;            // [I, G*H]
@@ -65,7 +63,6 @@ ImportedWeights import_keras_gru(const KerasWeights& weights, const ImportPlace&
 ImportedWeights import_keras_rnn(const KerasWeights& weights, const ImportPlace& place = {});
 
 // --- cuDNN: gates i f g o and r z n, one matrix each.
-// ---------------------------------------------
 
 enum class CudnnMode : std::uint8_t { lstm, gru, rnn };
 

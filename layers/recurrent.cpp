@@ -96,10 +96,10 @@ struct InitialState {
 void check_input(const Config& config, const TensorView& x, std::string_view what) {
   expects(x.dtype() == config.dtype, "input has dtype {}, the layer {}", name_of(x.dtype()),
           name_of(config.dtype));
-  expects(x.device() == Device::cpu(), "input is on {}, the layer on cpu", x.device().name());
+  expects(x.device() == Device::cpu(), "input is on {}, the layer on cpu", x.device());
   const std::int64_t width = x.size(-1);
   expects(width == config.input_size, "{} has {} features (shape {}), the layer's input_size is {}",
-          what, width, x.shape().str(), config.input_size);
+          what, width, x.shape(), config.input_size);
 }
 
 }  // namespace
@@ -171,12 +171,12 @@ InitialState initial_state(const Config& config, const ForwardOptions& options, 
                            : batch_first ? Shape{batch, stack, width}
                                          : Shape{stack, batch, width};
     const char* axes = unbatched ? "[L*D, S]" : batch_first ? "[N, L*D, S]" : "[L*D, N, S]";
-    expects(state.shape() == expected, "{} has shape {}, expected {} {}", name, state.shape().str(),
-            axes, expected.str());
+    expects(state.shape() == expected, "{} has shape {}, expected {} {}", name, state.shape(),
+            axes, expected);
     expects(state.dtype() == config.dtype, "{} has dtype {}, the layer {}", name,
             name_of(state.dtype()), name_of(config.dtype));
     expects(state.device() == Device::cpu(), "{} is on {}, the layer on cpu", name,
-            state.device().name());
+            state.device());
     if (batch_first) {
       own = swapped(state);
       view = own;
@@ -274,7 +274,7 @@ PackedOutput Recurrent::forward(Context& context, const PackedSequence& input,
   expects(input.defined(), "input is an empty packed sequence (made by default or moved from)");
   const TensorView x = input.data();
   expects(x.shape().rank() == 2, "input has packed rows of shape {}, expected [total, I]",
-          x.shape().str());
+          x.shape());
   check_input(config_, x, "input");
   DenseOutput result = run(context, input.layout(), x, options, false);
   return {PackedSequence(std::move(result.output), input.layout_ptr()), std::move(result.state)};
@@ -284,17 +284,17 @@ DenseOutput Recurrent::forward(Context& context, const TensorView& input,
                                const ForwardOptions& options) const {
   const int rank = input.shape().rank();
   expects(input.defined() && (rank == 2 || rank == 3),
-          "input has shape {}, expected {} or, unbatched, [T, I]", input.shape().str(),
+          "input has shape {}, expected {} or, unbatched, [T, I]", input.shape(),
           config_.batch_first ? "[N, T, I]" : "[T, N, I]");
   check_input(config_, input, "input");
   const bool unbatched = rank == 2, batch_first = config_.batch_first && !unbatched;
   const std::int64_t T = input.size(batch_first ? 1 : 0);
   const std::int64_t N = unbatched ? 1 : input.size(batch_first ? 0 : 1);
   expects(T > 0, "input has shape {}: no time steps; a packed batch may hold empty sequences",
-          input.shape().str());
+          input.shape());
 
   const Lengths lengths(std::vector<std::int64_t>(static_cast<std::size_t>(N), T));
-  if (batch_first) return forward(context, input, lengths, options);
+  if (batch_first) return forward_padded(context, input, lengths, options);
   // Time-major rows of equal lengths are packed rows already.
   const PackedLayoutPtr layout = PackedLayout::make(lengths, {.padded_length = T});
   DenseOutput result =
@@ -304,10 +304,11 @@ DenseOutput Recurrent::forward(Context& context, const TensorView& input,
   return result;
 }
 
-DenseOutput Recurrent::forward(Context& context, const TensorView& padded, const Lengths& lengths,
-                               const ForwardOptions& options) const {
+DenseOutput Recurrent::forward_padded(Context& context, const TensorView& padded,
+                                      const Lengths& lengths,
+                                      const ForwardOptions& options) const {
   expects(padded.defined() && padded.shape().rank() == 3, "input has shape {}, expected {}",
-          padded.shape().str(), config_.batch_first ? "[N, T, I]" : "[T, N, I]");
+          padded.shape(), config_.batch_first ? "[N, T, I]" : "[T, N, I]");
   check_input(config_, padded, "input");
   const PackedSequence input =
       pack_padded_sequence(context, padded, lengths, {.batch_first = config_.batch_first});

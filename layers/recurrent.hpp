@@ -30,6 +30,7 @@ struct StateView {
   TensorView h, c;
 
   StateView() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): for GRU and RNN an h is a whole state.
   StateView(TensorView h_0, TensorView c_0 = {}) : h(h_0), c(c_0) {}
   StateView(const State& state) : h(state.h), c(state.c) {}  // NOLINT(google-explicit-constructor)
 };
@@ -82,8 +83,8 @@ class Recurrent {
 
   /// Padded input with one length per sequence: packs, runs, and pads the output with zeros to the
   /// input's T.
-  DenseOutput forward(Context& context, const TensorView& padded, const Lengths& lengths,
-                      const ForwardOptions& options = {}) const;
+  DenseOutput forward_padded(Context& context, const TensorView& padded, const Lengths& lengths,
+                             const ForwardOptions& options = {}) const;
 
   const Config& config() const noexcept { return config_; }
   std::int64_t directions() const noexcept { return config_.bidirectional ? 2 : 1; }

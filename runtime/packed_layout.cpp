@@ -200,7 +200,7 @@ PackedLayoutPtr PackedLayout::make(const Lengths& lengths, LayoutOptions options
   const std::int64_t longest = check_lengths(given, options);
   const std::int64_t batch = lengths.count();
   return with_memory(batch, longest, [&] {
-    const std::shared_ptr<PackedLayout> layout(new PackedLayout);
+    std::shared_ptr<PackedLayout> layout(new PackedLayout);
     layout->lengths_.assign(given.begin(), given.end());
     layout->sorted_indices_ = order_of(given, longest);
     layout->unsorted_indices_ = inverse_of(layout->sorted_indices_);
@@ -226,7 +226,7 @@ PackedLayoutPtr PackedLayout::from_batch_sizes(std::span<const std::int64_t> bat
   const auto steps = static_cast<std::int64_t>(batch_sizes.size());
   const std::int64_t batch = batch_sizes.front();
   return with_memory(batch, steps, [&] {
-    const std::shared_ptr<PackedLayout> layout(new PackedLayout);
+    std::shared_ptr<PackedLayout> layout(new PackedLayout);
     if (sorted_indices.empty()) {
       layout->sorted_indices_ = iota(batch);
     } else {

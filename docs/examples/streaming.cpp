@@ -36,7 +36,7 @@ int main() {
   Generator random(5);
   fill_uniform(random, batch, -1.0, 1.0);
 
-  const DenseOutput whole = lstm.forward(context, batch, lengths);
+  const DenseOutput whole = lstm.forward_padded(context, batch, lengths);
 
   // [stream]
   // Pieces of 6 steps. A sequence that has ended takes part with length zero: it costs nothing, and

@@ -103,7 +103,7 @@ HWY_NOINLINE void panel_product(std::int64_t rows, std::int64_t k_count, Rows<co
   constexpr int kRows = kTileRows<kWidth>, kVectors = std::min(kTileVectors<kWidth>, kCount);
   static_assert(kCount % kVectors == 0);
   const std::int64_t block =
-      rows <= kRows ? k_count
+      rows <= kRows ? std::max<std::int64_t>(1, k_count)
                     : std::max<std::int64_t>(64, kBlockBytes / (kStep * std::int64_t{sizeof(T)}));
   const std::int64_t tiles = (rows + kRows - 1) / kRows;
   for (std::int64_t k = 0; k < k_count || k == 0; k += block) {

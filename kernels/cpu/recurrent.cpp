@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <optional>
 
 #include "packrnn/kernels/cpu/targets.hpp"
@@ -447,7 +448,7 @@ void forward(Context& context, const RecurrentShape& shape, const PackedLayout& 
                .gates = {scratch.take<T>(chunk * map.columns).data(),
                          scratch.take<T>(chunk * map.columns).data()},
                .chunk_rows = chunk,
-               .by_rows_from = std::int64_t{32} * threads,
+               .by_rows_from = cpu::kRowsPerThread * threads,
                .team = threads,
                .barrier = &barriers[i]};
     if (cells.defined())
@@ -536,27 +537,30 @@ const Plan& recurrent_plan(Context& context, const RecurrentShape& shape,
   // A step must give each thread a few microseconds, or meeting costs more than it saves.
   constexpr std::int64_t kWorthwhile = 16 * 1024;  // multiply-adds
   const int threads = context.threads();
-  const std::int64_t live = layout.steps() > 0 ? layout.total() / layout.steps() : 0;
+  // Multiply-adds of a mean step, down to a power of two: similar batches share a plan.
+  const std::int64_t per_row = gates(shape.cell) * shape.hidden * (shape.input + shape.state());
+  const double mean_rows = static_cast<double>(layout.total()) /
+                           static_cast<double>(std::max<std::int64_t>(1, layout.steps()));
+  const auto work = static_cast<std::int64_t>(
+      std::bit_floor(static_cast<std::uint64_t>(static_cast<double>(per_row) * mean_rows)));
   const std::int64_t cell = static_cast<std::int64_t>(shape.cell) * 2 + (shape.dtype == Dtype::f64);
   const PlanKey key{"recurrent forward",
-                    {shape.input, shape.hidden, shape.state(), cell * 2 + directions - 1, live,
+                    {shape.input, shape.hidden, shape.state(), cell * 2 + directions - 1, work,
                      threads}};
   return context.plans().find(key, [&] {
-    const std::int64_t work =
-        gates(shape.cell) * shape.hidden * (shape.input + shape.state()) * live;
     const bool side_by_side = directions == 2 && threads % 2 == 0;
     const auto team = static_cast<int>(
         std::min<std::int64_t>(side_by_side ? threads / 2 : threads, work / kWorthwhile));
     const std::string what =
-        fmt::format("{} {} I={} H={} D={}, about {} live rows: {}, ", name_of(shape.cell),
-                    name_of(shape.dtype), shape.input, shape.hidden, directions, live, cpu_target());
-    if (threads == 1) return Plan{0, what + "one thread, as the context has"};
-    if (team == 0)
-      return Plan{0, what + fmt::format("calling thread only: {} multiply-adds per step are too few "
-                                        "to share", work)};
-    return Plan{team, what + fmt::format("{} thread(s) per direction{}, each by rows from {} live "
-                                         "rows and by columns below", team,
-                                         side_by_side ? " side by side" : "", 32 * team)};
+        fmt::format("{} {} I={} H={} D={}, {} or more multiply-adds per step, {}: ",
+                    name_of(shape.cell), name_of(shape.dtype), shape.input, shape.hidden,
+                    directions, work, cpu_target());
+    if (threads == 1) return Plan{0, what + "one thread, all that the context has"};
+    if (team == 0) return Plan{0, what + "calling thread only, too little work per step to share"};
+    return Plan{team, what + fmt::format("{} thread(s) per direction{}, by rows from {} live rows, "
+                                         "by columns below",
+                                         team, side_by_side ? ", directions side by side" : "",
+                                         kRowsPerThread * team)};
   });
 }
 

@@ -127,5 +127,15 @@ TEST_CASE("the median of an even number of samples lies between") {
   CHECK(Samples{{4.0, 1.0, 2.0, 3.0}}.median() == 2.5);
 }
 
+TEST_CASE("speed-ups are those of neighbours, so that a slow phase of the machine cancels") {
+  Timings timings{.packed = {{1.0, 10.0, 1.0, 10.0, 10.0}},
+                  .padded = {{2.0, 20.0, 2.0, 20.0, 30.0}},
+                  .packing = {{1.0, 0.0, 1.0, 10.0, 5.0}}};
+  CHECK(timings.speed_up() == 2.0);
+  CHECK(timings.speed_up_with_packing() == 1.0);
+  timings.packed.seconds = {1.0, 10.0, 1.0, 10.0, 1.0};
+  CHECK(timings.speed_up() == 2.0);
+}
+
 }  // namespace
 }  // namespace packrnn::bench

@@ -1,9 +1,8 @@
 // What a stranger's program does with packrnn, touching every library of it: the same text must
 // come out whichever way the library was found.
 
-#include <packrnn/packrnn.hpp>
-
 #include <iostream>
+#include <packrnn/packrnn.hpp>
 #include <vector>
 
 int main() {
@@ -13,12 +12,11 @@ int main() {
   const std::vector<float> numbers = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
   const auto batch = packrnn::Tensor::from(numbers, {2, 3, 2});
   const std::vector<int> lengths = {1, 3};
-  const auto packed =
-      packrnn::pack_padded_sequence(context, batch, lengths, {.batch_first = true});
+  const auto packed = packrnn::pack_padded_sequence(context, batch, lengths, {.batch_first = true});
   const auto [output, state] = lstm.forward(context, packed);
 
-  std::cout << "packed " << packed.data().shape().str() << " output "
-            << output.data().shape().str() << " state " << state.h.shape().str() << '\n';
+  std::cout << "packed " << packed.data().shape().str() << " output " << output.data().shape().str()
+            << " state " << state.h.shape().str() << '\n';
   for (const float value : output.data().values<float>()) {
     std::cout << value << ' ';
   }

@@ -135,7 +135,7 @@ TEST_CASE("forward with lengths is pack, forward and pad in one") {
     const Batch batch = random_batch(config, lengths);
     const Tensor x = padded_of(config, batch, Dtype::f32, T, batch_first, kNaN);
     const State state = state_of(config, batch, Dtype::f32);
-    const DenseOutput got = layer.forward(context, x, lengths, {.state = state});
+    const DenseOutput got = layer.forward_padded(context, x, lengths, {.state = state});
     check_dense(config, parameters, batch, got, batch_first);
 
     const PackedSequence packed =

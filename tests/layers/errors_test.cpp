@@ -110,7 +110,7 @@ TEST_CASE("B87 no time steps are refused, no sequences are not") {
   const DenseOutput none = layer.forward(context, zeros(shape(4, 0, 3)));
   CHECK(none.output.shape() == shape(4, 0, F));
   CHECK(none.state.h.shape() == Shape{4, 0, config.state_size()});
-  const DenseOutput no_lengths = layer.forward(context, zeros(shape(4, 0, 3)), Lengths{});
+  const DenseOutput no_lengths = layer.forward_padded(context, zeros(shape(4, 0, 3)), Lengths{});
   CHECK(no_lengths.output.shape() == shape(4, 0, F));
 
   // With lengths, empty sequences are legal, and so is a batch of nothing else.

@@ -132,7 +132,7 @@ TEST_CASE("B26 zero-length sequences keep their state and take no part") {
     CHECK((bits_of(result, 2) == bits_of(without, 1)));
 
     const Tensor x = padded_of(config, batch, dtype, 5, false, NAN);
-    const DenseOutput padded = layer.forward(context, x, lengths, {.state = initial});
+    const DenseOutput padded = layer.forward_padded(context, x, lengths, {.state = initial});
     check_dense(config, parameters, batch, padded);
   }
 }
@@ -180,7 +180,7 @@ TEST_CASE("B33 sixteen unsorted lengths, packed and padded") {
   check_run(config, parameters, batch, run(context, layer, config, batch));
   const Tensor x = padded_of(config, batch, dtype, 64, batch_first, NAN);
   const State state = state_of(config, batch, dtype);
-  check_dense(config, parameters, batch, layer.forward(context, x, lengths, {.state = state}),
+  check_dense(config, parameters, batch, layer.forward_padded(context, x, lengths, {.state = state}),
               batch_first);
 }
 

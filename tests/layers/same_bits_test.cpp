@@ -133,7 +133,7 @@ TEST_CASE("C4 NaN and Inf in the padding reach nothing, whatever the padded leng
       CAPTURE(T, padding);
       const Tensor x = padded_of(config, batch, Dtype::f32, T, batch_first, padding);
       const DenseOutput got =
-          layer.forward(context, x, lengths_of(config, batch), {.state = state});
+          layer.forward_padded(context, x, lengths_of(config, batch), {.state = state});
       CHECK(same_bits(got.state, expected.state));
       // The padded output holds the packed rows, and +0 everywhere else.
       CHECK(same_bits(got.output,
