@@ -51,7 +51,7 @@ def draw_speeds(axes, rows):
 
 def draw_speed_up(axes, rows):
     most = max(row["padding_fraction"] for row in rows)
-    curve = [min(0.95, most + 0.03) * k / 100 for k in range(101)]
+    curve = [min(0.95, max(0.9, most + 0.03)) * k / 100 for k in range(101)]
     axes.plot([100 * p for p in curve], [1 / (1 - p) for p in curve], color=BOUND, lw=1.2,
               label="bound 1 / (1 - padding)")
     axes.axhline(1, color="#00000030", lw=0.8)

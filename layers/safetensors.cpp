@@ -79,7 +79,7 @@ SafeTensors SafeTensors::open(const std::filesystem::path& path) {
   return {std::make_shared<Buffer>(map_file(path, name)), name};
 }
 
-SafeTensors SafeTensors::from_bytes(std::span<const std::byte> bytes, std::string name) {
+SafeTensors SafeTensors::from_bytes(std::span<const std::byte> bytes, const std::string& name) {
   auto storage = std::make_shared<Buffer>(Buffer::allocate(Device::cpu(), bytes.size()));
   if (!bytes.empty()) std::memcpy(storage->data(), bytes.data(), bytes.size());
   return {std::move(storage), std::move(name)};

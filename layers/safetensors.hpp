@@ -39,7 +39,8 @@ class SafeTensors {
   static SafeTensors open(const std::filesystem::path& path);
 
   /// The same from memory, which is copied; `name` stands for the file's name in messages.
-  static SafeTensors from_bytes(std::span<const std::byte> bytes, std::string name = "<memory>");
+  static SafeTensors from_bytes(std::span<const std::byte> bytes,
+                                const std::string& name = "<memory>");
 
   /// Names in the order of the header.
   const std::vector<std::string>& names() const noexcept;
