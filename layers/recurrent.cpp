@@ -24,9 +24,15 @@ namespace {
 using Config = Recurrent::Config;
 
 void check_config(const Config& c) {
-  expects(c.input_size > 0, "input_size: {} must be positive", c.input_size);
-  expects(c.hidden_size > 0, "hidden_size: {} must be positive", c.hidden_size);
-  expects(c.num_layers > 0, "num_layers: {} must be positive", c.num_layers);
+  // Beyond these, a product of sizes could overflow before any memory is asked for.
+  constexpr std::int64_t kMaxSize = std::int64_t{1} << 28, kMaxLayers = 4096;
+  const auto within = [](std::string_view name, std::int64_t value, std::int64_t most) {
+    expects(value > 0 && value <= most, "{}: {} must be positive and at most {}", name, value,
+            most);
+  };
+  within("input_size", c.input_size, kMaxSize);
+  within("hidden_size", c.hidden_size, kMaxSize);
+  within("num_layers", c.num_layers, kMaxLayers);
   expects(c.dropout >= 0.0 && c.dropout <= 1.0, "dropout: {} is not a probability in [0, 1]",
           c.dropout);
   expects(c.proj_size >= 0 && c.proj_size < c.hidden_size,

@@ -82,7 +82,7 @@ SafeTensors SafeTensors::open(const std::filesystem::path& path) {
 SafeTensors SafeTensors::from_bytes(std::span<const std::byte> bytes, const std::string& name) {
   auto storage = std::make_shared<Buffer>(Buffer::allocate(Device::cpu(), bytes.size()));
   if (!bytes.empty()) std::memcpy(storage->data(), bytes.data(), bytes.size());
-  return {std::move(storage), std::move(name)};
+  return {std::move(storage), name};
 }
 
 const std::vector<std::string>& SafeTensors::names() const noexcept { return header_->names; }

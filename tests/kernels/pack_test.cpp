@@ -254,28 +254,28 @@ TEST_CASE("1, 2 and 5 threads move the same bits") {
         Context context = cpu_context(threads);
         const Poisoned packed({layout->total(), width}, Dtype::f32);
         pack_padded(context, padded, *layout, batch_first, packed.span());
-        CHECK(packed.bytes() == expected);
+        CHECK(difference(packed.bytes(), expected) == "");
 
         const Poisoned back(padded.shape(), Dtype::f32);
         unpack_padded(context, packed.span(), *layout, batch_first, -1.0, back.span());
-        CHECK(back.bytes() == restored);
+        CHECK(difference(back.bytes(), restored) == "");
         CHECK(back.guards_intact());
 
         unpack_sequences(context, packed.span(), *layout, spans);
         const Poisoned again({layout->total(), width}, Dtype::f32);
         pack_sequences(context, views(sequences), *layout, again.span());
-        CHECK(again.bytes() == expected);
+        CHECK(difference(again.bytes(), expected) == "");
 
         const Poisoned lined_up(padded.shape(), Dtype::f32);
         pad_sequences(context, views(sequences), batch_first, -1.0, lined_up.span());
-        CHECK(lined_up.bytes() == restored);
+        CHECK(difference(lined_up.bytes(), restored) == "");
 
         const Poisoned turned({layout->total(), width}, Dtype::f32);
         const TensorView indices(reversed.data(), {layout->total()});
         gather_rows(context, packed.span(), indices, turned.span());
         const Poisoned turned_back({layout->total(), width}, Dtype::f32);
         gather_rows(context, turned.span(), indices, turned_back.span());
-        CHECK(turned_back.bytes() == expected);
+        CHECK(difference(turned_back.bytes(), expected) == "");
 
         const std::vector<TensorView> halves = {packed.span(), turned.span()};
         const Poisoned both({layout->total(), 2 * width}, Dtype::f32);
@@ -283,8 +283,10 @@ TEST_CASE("1, 2 and 5 threads move the same bits") {
         const TensorView pairs = both.span().reshape({layout->total(), 2, width});
         for (const std::int64_t r : {std::int64_t{0}, layout->total() / 2, layout->total() - 1}) {
           const auto pair = pairs.rows(r, r + 1).reshape({2, width});
-          CHECK(bytes_of(pair.rows(0, 1)) == bytes_of(packed.span().rows(r, r + 1)));
-          CHECK(bytes_of(pair.rows(1, 2)) == bytes_of(turned.span().rows(r, r + 1)));
+          CHECK(difference(bytes_of(pair.rows(0, 1)), bytes_of(packed.span().rows(r, r + 1))) ==
+                "");
+          CHECK(difference(bytes_of(pair.rows(1, 2)), bytes_of(turned.span().rows(r, r + 1))) ==
+                "");
         }
       }
     }

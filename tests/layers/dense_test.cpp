@@ -16,9 +16,8 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 // [A, B, ...] as [B, A, ...].
 Tensor swapped(const TensorView& tensor) {
   const std::int64_t A = tensor.size(0), B = tensor.size(1);
-  const std::size_t row = tensor.elements() == 0
-                              ? 0
-                              : tensor.bytes() / static_cast<std::size_t>(A * B);
+  const std::size_t row =
+      tensor.elements() == 0 ? 0 : tensor.bytes() / static_cast<std::size_t>(A * B);
   Shape rest = tensor.shape().from(2);
   Tensor result = Tensor::empty(rest.prepend(A).prepend(B), tensor.dtype());
   const auto* from = static_cast<const std::byte*>(tensor.raw());
@@ -73,8 +72,7 @@ TEST_CASE("states may have the batch in front, in and out") {
   const State usual = state_of(config, batch, Dtype::f32);
   const State in_front = state_of(config, batch, Dtype::f32, true);
   const DenseOutput a = layer.forward(context, x, {.state = usual});
-  const DenseOutput b =
-      layer.forward(context, x, {.state = in_front, .state_batch_first = true});
+  const DenseOutput b = layer.forward(context, x, {.state = in_front, .state_batch_first = true});
   check_dense(config, parameters, batch, b, batch_first, true);
   CHECK(same_bits(a.output, b.output));
   CHECK(same_bits(swapped(a.state.h), b.state.h));

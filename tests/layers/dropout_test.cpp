@@ -1,6 +1,6 @@
-// Contract C3: a dropout mask belongs to (seed, draw, layer, sequence id, time, unit) and to nothing
-// else. The layers here make masks visible: every weight is 0 or 1, so that a relu layer hands its
-// input on and the output is the product of the masks on the way.
+// Contract C3: a dropout mask belongs to (seed, draw, layer, sequence id, time, unit) and to
+// nothing else. The layers here make masks visible: every weight is 0 or 1, so that a relu layer
+// hands its input on and the output is the product of the masks on the way.
 
 #include <algorithm>
 #include <cmath>
@@ -43,9 +43,9 @@ Batch ones(const Counts& lengths) {
 
 Doubles mask(Context& context, const Recurrent& layer, const ref::Config& config,
              const Counts& lengths, const Counts& ids = {}) {
-  return doubles_of(run(context, layer, config, ones(lengths),
-                        {.training = true, .sequence_ids = ids})
-                        .output.data());
+  return doubles_of(
+      run(context, layer, config, ones(lengths), {.training = true, .sequence_ids = ids})
+          .output.data());
 }
 
 double fraction_zero(const Doubles& values) {
@@ -155,8 +155,8 @@ TEST_CASE("C3 masks follow the sequence id, not the place in the batch") {
   const auto fresh = [&] { context.random().reseed(17); };
   const auto bits = [&](const Counts& these, const Counts& names) {
     fresh();
-    return all_bits(run(context, layer, config, ones(these),
-                        {.training = true, .sequence_ids = names}));
+    return all_bits(
+        run(context, layer, config, ones(these), {.training = true, .sequence_ids = names}));
   };
   const std::vector<SequenceBits> expected = bits(lengths, ids);
 
@@ -176,8 +176,7 @@ TEST_CASE("C3 masks follow the sequence id, not the place in the batch") {
   }
   const std::vector<SequenceBits> shorter = bits({3}, {7});
   const std::size_t row = expected[1].output.size() / 9;
-  CHECK(std::equal(shorter[0].output.begin(), shorter[0].output.end(),
-                   expected[1].output.begin()));
+  CHECK(std::equal(shorter[0].output.begin(), shorter[0].output.end(), expected[1].output.begin()));
   CHECK(shorter[0].output.size() == 3 * row);
 
   // Equal id, equal mask; other id, other mask. Ids above 2^32 are not cut off.
@@ -234,7 +233,7 @@ TEST_CASE("C3 masks differ between times, units, layers, directions, draws and s
   CHECK(std::abs(static_cast<double>(equal) / (40 * 64) - 0.5) < 5 * std::sqrt(0.25 / (40 * 64)));
 }
 
-TEST_CASE("B55 the seed decides the masks, and only the seed") {
+TEST_CASE("B55: the seed decides the masks, and only the seed") {
   const Kind kind = GENERATE(from_range(kKinds));
   const ref::Config config = config_of(kind, 4, 4, 2);
   const Recurrent layer = make_layer(config, random_parameters(config), {.dropout = 0.5});
@@ -253,18 +252,17 @@ TEST_CASE("B55 the seed decides the masks, and only the seed") {
   context.random().reseed(2);
   CHECK_FALSE(same_bits(first.data(), output(layer).data()));
   Context other(Device::cpu(), {.seed = 1});
-  CHECK(same_bits(first.data(),
-                  run(other, layer, config, batch, {.training = true}).output.data()));
+  CHECK(
+      same_bits(first.data(), run(other, layer, config, batch, {.training = true}).output.data()));
 }
 
-TEST_CASE("B72 a mask is never kept for a batch of another size") {
+TEST_CASE("B72: a mask is never kept for a batch of another size") {
   const ref::Config config = mask_config(16, 2);
   const Recurrent layer = mask_layer(config, 0.5);
   Context context(Device::cpu(), {.seed = 1});
   for (const std::int64_t N : {2, 1, 3}) {
-    const Run result =
-        run(context, layer, config, ones(Counts(static_cast<std::size_t>(N), 5)),
-            {.training = true});
+    const Run result = run(context, layer, config, ones(Counts(static_cast<std::size_t>(N), 5)),
+                           {.training = true});
     CHECK(result.output.layout().batch() == N);
     CHECK(result.output.data().shape() == Shape{5 * N, 16});
     CHECK(result.state.h.shape() == Shape{2, N, 16});

@@ -53,10 +53,15 @@ TEST_CASE("options out of range are refused by name and value") {
   check_refused("B63 proj = H", lstm([](O& o) { o.proj_size = 4; }), {"proj_size", "4"});
   check_refused("proj > H", lstm([](O& o) { o.proj_size = 9; }), {"proj_size", "9", "4"});
   check_refused("proj -1", lstm([](O& o) { o.proj_size = -1; }), {"proj_size", "-1"});
-  // A size whose product overflows is refused, not wrapped.
-  const std::int64_t huge = std::int64_t{1} << 62;
-  CHECK_THROWS_AS(lstm([=](O& o) { o.hidden_size = huge; })(), Error);
-  CHECK_THROWS_AS(lstm([=](O& o) { o.input_size = huge; })(), Error);
+  // A size whose product with the gates or the other size overflows is refused, not wrapped.
+  for (const int bits : {62, 61, 40, 31}) {
+    const std::int64_t huge = std::int64_t{1} << bits;
+    const std::string text = std::to_string(huge);
+    check_refused("huge hidden", lstm([=](O& o) { o.hidden_size = huge; }), {"hidden_size", text});
+    check_refused("huge input", lstm([=](O& o) { o.input_size = huge; }), {"input_size", text});
+    check_refused("huge depth", lstm([=](O& o) { o.num_layers = huge; }), {"num_layers", text});
+  }
+  CHECK_THROWS_AS(lstm([](O& o) { o.input_size = o.hidden_size = 1 << 28; })(), Error);
 
   check_refused("gru", [] { (void)Gru({.input_size = 0, .hidden_size = 4}); }, {"input_size", "0"});
   check_refused("gru dropout",
@@ -72,7 +77,7 @@ TEST_CASE("options out of range are refused by name and value") {
   CHECK_NOTHROW(Rnn({.input_size = 1, .hidden_size = 1, .dropout = 0.0}));
 }
 
-TEST_CASE("B87 a wrong input width is refused") {
+TEST_CASE("B87: a wrong input width is refused") {
   const Kind kind = GENERATE(from_range(kKinds));
   const ref::Config config = config_of(kind, 50, 16);
   const Recurrent layer = make_layer(config);
@@ -81,18 +86,27 @@ TEST_CASE("B87 a wrong input width is refused") {
     for (const std::int64_t I : {300, 49, 51, 1}) {
       const Tensor x = zeros({5, 2, I});
       const std::vector<std::string> parts{"input", "[5, 2, " + std::to_string(I) + "]", "50"};
-      check_refused("dense", [&] { (void)layer.forward(context, x); }, parts);
-      check_refused("padded", [&] { (void)layer.forward(context, x, Lengths{5, 3}); }, parts);
+      check_refused(
+          "dense", [&] { (void)layer.forward(context, x); }, parts);
+      check_refused(
+          "padded",
+          [&] {
+            (void)layer.forward_padded(context, x, Lengths{5, 3});
+          },
+          parts);
       const PackedSequence packed(zeros({4, I}), PackedLayout::make({3, 1}));
       check_refused("packed", [&] { (void)layer.forward(context, packed); },
                     {"input", std::to_string(I), "50"});
     }
-    check_refused("unbatched", [&] { (void)layer.forward(context, zeros({5, 49})); },
+    check_refused("unbatched",
+                  [&] {
+                    (void)layer.forward(context, zeros({5, 49}));
+                  },
                   {"input", "49", "50"});
   });
 }
 
-TEST_CASE("B87 no time steps are refused, no sequences are not") {
+TEST_CASE("B87: no time steps are refused, no sequences are not") {
   const Kind kind = GENERATE(from_range(kKinds));
   const bool batch_first = GENERATE(false, true);
   const ref::Config config = config_of(kind, 3, 5, 2, true);
@@ -104,7 +118,10 @@ TEST_CASE("B87 no time steps are refused, no sequences are not") {
   };
   check_refused("T = 0", [&] { (void)layer.forward(context, zeros(shape(0, 2, 3))); },
                 {"input", shape(0, 2, 3).str()});
-  check_refused("T = 0 unbatched", [&] { (void)layer.forward(context, zeros({0, 3})); },
+  check_refused("T = 0 unbatched",
+                [&] {
+                  (void)layer.forward(context, zeros({0, 3}));
+                },
                 {"input", "[0, 3]"});
 
   const DenseOutput none = layer.forward(context, zeros(shape(4, 0, 3)));
@@ -114,7 +131,7 @@ TEST_CASE("B87 no time steps are refused, no sequences are not") {
   CHECK(no_lengths.output.shape() == shape(4, 0, F));
 
   // With lengths, empty sequences are legal, and so is a batch of nothing else.
-  const DenseOutput empty = layer.forward(context, zeros(shape(4, 2, 3)), Lengths{0, 0});
+  const DenseOutput empty = layer.forward_padded(context, zeros(shape(4, 2, 3)), Lengths{0, 0});
   CHECK(same_bits(empty.output, zeros(shape(4, 2, F))));
   CHECK(same_bits(empty.state.h, zeros({4, 2, config.state_size()})));
 }
@@ -127,18 +144,28 @@ TEST_CASE("input of another rank, dtype or device is refused") {
   check_unchanged(context, layer, config, [&] {
     check_refused("undefined", [&] { (void)layer.forward(context, TensorView{}); }, {"input"});
     check_refused("rank 1", [&] { (void)layer.forward(context, zeros({3})); }, {"input", "[3]"});
-    check_refused("rank 4", [&] { (void)layer.forward(context, zeros({2, 2, 2, 3})); },
+    check_refused("rank 4",
+                  [&] {
+                    (void)layer.forward(context, zeros({2, 2, 2, 3}));
+                  },
                   {"input", "[2, 2, 2, 3]"});
     check_refused("lengths need a batch",
-                  [&] { (void)layer.forward(context, zeros({2, 3}), Lengths{2}); },
+                  [&] {
+                    (void)layer.forward_padded(context, zeros({2, 3}), Lengths{2});
+                  },
                   {"input", "[2, 3]"});
     check_refused("undefined, lengths",
-                  [&] { (void)layer.forward(context, TensorView{}, Lengths{2}); }, {"input"});
+                  [&] { (void)layer.forward_padded(context, TensorView{}, Lengths{2}); },
+                  {"input"});
     check_refused("f64 for f32",
-                  [&] { (void)layer.forward(context, zeros({2, 2, 3}, Dtype::f64)); },
+                  [&] {
+                    (void)layer.forward(context, zeros({2, 2, 3}, Dtype::f64));
+                  },
                   {"input", "f64", "f32"});
     check_refused("i64 for f32",
-                  [&] { (void)layer.forward(context, zeros({2, 2, 3}, Dtype::i64)); },
+                  [&] {
+                    (void)layer.forward(context, zeros({2, 2, 3}, Dtype::i64));
+                  },
                   {"input", "i64", "f32"});
     const PackedSequence three_dimensional(zeros({4, 1, 3}), PackedLayout::make({3, 1}));
     check_refused("packed rank", [&] { (void)layer.forward(context, three_dimensional); },
@@ -155,23 +182,37 @@ TEST_CASE("input of another rank, dtype or device is refused") {
   });
 }
 
-TEST_CASE("B02 lengths that do not fit the batch are refused") {
+TEST_CASE("B02: lengths that do not fit the batch are refused") {
   const bool batch_first = GENERATE(false, true);
   const ref::Config config = config_of(Kind::gru, 3, 5);
   const Recurrent layer = make_layer(config, {.batch_first = batch_first});
   Context context;
   const Tensor x = zeros(batch_first ? Shape{3, 4, 3} : Shape{4, 3, 3});
   check_unchanged(context, layer, config, [&] {
-    check_refused("too few", [&] { (void)layer.forward(context, x, Lengths{4, 2}); }, {"2", "3"});
-    check_refused("too many", [&] { (void)layer.forward(context, x, Lengths{4, 2, 1, 1, 1}); },
+    check_refused("too few",
+                  [&] {
+                    (void)layer.forward_padded(context, x, Lengths{4, 2});
+                  },
+                  {"2", "3"});
+    check_refused("too many",
+                  [&] {
+                    (void)layer.forward_padded(context, x, Lengths{4, 2, 1, 1, 1});
+                  },
                   {"5", "3"});
-    check_refused("beyond T", [&] { (void)layer.forward(context, x, Lengths{4, 7, 1}); },
+    check_refused("beyond T",
+                  [&] {
+                    (void)layer.forward_padded(context, x, Lengths{4, 7, 1});
+                  },
                   {"7", "4"});
-    check_refused("negative", [&] { (void)layer.forward(context, x, Lengths{4, -1, 1}); }, {"-1"});
+    check_refused("negative",
+                  [&] {
+                    (void)layer.forward_padded(context, x, Lengths{4, -1, 1});
+                  },
+                  {"-1"});
   });
 }
 
-TEST_CASE("B05 states of another layout, dtype or device are refused") {
+TEST_CASE("B05: states of another layout, dtype or device are refused") {
   const ref::Config config = config_of(Kind::lstm, 20, 30);
   const Recurrent layer = make_layer(config);
   Context context;
@@ -200,30 +241,44 @@ TEST_CASE("B05 states of another layout, dtype or device are refused") {
     check_refused("device", with(gpu, gpu), {"h_0", "cuda:0"});
     // Unbatched input wants states without a batch, and only those.
     const Tensor one = zeros({100, 20});
-    check_refused("batched state", [&] {
-      (void)layer.forward(context, one, {.state = StateView(good, good)});
-    }, {"h_0", "[1, 1, 30]", "[1, 30]"});
+    check_refused("batched state",
+                  [&] { (void)layer.forward(context, one, {.state = StateView(good, good)}); },
+                  {"h_0", "[1, 1, 30]", "[1, 30]"});
     CHECK_NOTHROW(layer.forward(context, one, {.state = StateView(flat, flat)}));
   });
 }
 
-TEST_CASE("B63 the projected state is narrower than the cell state") {
+TEST_CASE("B47: one row of state is not spread over a batch in silence") {
+  const Kind kind = GENERATE(from_range(kKinds));
+  const ref::Config config = config_of(kind, 3, 5);
+  const Recurrent layer = make_layer(config);
+  Context context;
+  const Tensor h = zeros({1, 1, config.state_size()}), c = zeros({1, 1, 5});
+  const StateView state(h, config.cell == ref::Cell::lstm ? c.view() : TensorView());
+  check_refused("one row",
+                [&] {
+                  (void)layer.forward(context, zeros({4, 3, 3}), {.state = state});
+                },
+                {"h_0", h.shape().str(), Shape{1, 3, config.state_size()}.str()});
+}
+
+TEST_CASE("B63: the projected state is narrower than the cell state") {
   const ref::Config config = config_of(Kind::lstm_proj, 3, 6);  // projects to 3
   const Recurrent layer = make_layer(config);
   Context context;
   const Tensor x = zeros({4, 2, 3}), narrow = zeros({1, 2, 3}), wide = zeros({1, 2, 6});
   check_unchanged(context, layer, config, [&] {
-    check_refused("c_0 as narrow as h_0", [&] {
-      (void)layer.forward(context, x, {.state = StateView(narrow, narrow)});
-    }, {"c_0", "[1, 2, 3]", "[1, 2, 6]"});
-    check_refused("h_0 as wide as c_0", [&] {
-      (void)layer.forward(context, x, {.state = StateView(wide, wide)});
-    }, {"h_0", "[1, 2, 6]", "[1, 2, 3]"});
+    check_refused("c_0 as narrow as h_0",
+                  [&] { (void)layer.forward(context, x, {.state = StateView(narrow, narrow)}); },
+                  {"c_0", "[1, 2, 3]", "[1, 2, 6]"});
+    check_refused("h_0 as wide as c_0",
+                  [&] { (void)layer.forward(context, x, {.state = StateView(wide, wide)}); },
+                  {"h_0", "[1, 2, 6]", "[1, 2, 3]"});
     CHECK_NOTHROW(layer.forward(context, x, {.state = StateView(narrow, wide)}));
   });
 }
 
-TEST_CASE("B04 states in batch-first order are refused, never reinterpreted") {
+TEST_CASE("B04: states in batch-first order are refused, never reinterpreted") {
   const Kind kind = GENERATE(from_range(kKinds));
   const ref::Config config = config_of(kind, 3, 5, 2, true);  // L*D = 4
   const Recurrent layer = make_layer(config);
@@ -238,28 +293,27 @@ TEST_CASE("B04 states in batch-first order are refused, never reinterpreted") {
     const StateView b(in_front, lstm ? c_in_front.view() : TensorView());
     check_refused("batch in front", [&] { (void)layer.forward(context, x, {.state = b}); },
                   {"h_0", in_front.shape().str(), usual.shape().str()});
-    check_refused("batch not in front", [&] {
-      (void)layer.forward(context, x, {.state = a, .state_batch_first = true});
-    }, {"h_0", usual.shape().str(), in_front.shape().str()});
+    check_refused("batch not in front",
+                  [&] { (void)layer.forward(context, x, {.state = a, .state_batch_first = true}); },
+                  {"h_0", usual.shape().str(), in_front.shape().str()});
     CHECK_NOTHROW(layer.forward(context, x, {.state = a}));
     CHECK_NOTHROW(layer.forward(context, x, {.state = b, .state_batch_first = true}));
   });
 }
 
 TEST_CASE("only an LSTM has cell states") {
-  const Kind kind =
-      GENERATE(Kind::gru, Kind::gru_reset_before, Kind::rnn_tanh, Kind::rnn_relu);
+  const Kind kind = GENERATE(Kind::gru, Kind::gru_reset_before, Kind::rnn_tanh, Kind::rnn_relu);
   const ref::Config config = config_of(kind, 3, 5);
   const Recurrent layer = make_layer(config);
   Context context;
   check_unchanged(context, layer, config, [&] {
     const Tensor x = zeros({4, 2, 3}), state = zeros({1, 2, 5});
-    check_refused("c_0", [&] {
-      (void)layer.forward(context, x, {.state = StateView(state, state)});
-    }, {"c_0", "LSTM"});
-    check_refused("c_0 alone", [&] {
-      (void)layer.forward(context, x, {.state = StateView({}, state)});
-    }, {"c_0"});
+    check_refused("c_0",
+                  [&] { (void)layer.forward(context, x, {.state = StateView(state, state)}); },
+                  {"c_0", "LSTM"});
+    check_refused("c_0 alone",
+                  [&] { (void)layer.forward(context, x, {.state = StateView({}, state)}); },
+                  {"c_0"});
     std::vector<Tensor> cells(1);
     check_refused("cells", [&] { (void)layer.forward(context, x, {.cells = &cells}); },
                   {"cells", "LSTM"});
@@ -274,29 +328,35 @@ TEST_CASE("a refused call leaves the vector for cell states as it was") {
   std::vector<Tensor> cells;
   cells.push_back(zeros({7}));
   const Tensor state = zeros({1, 9, 5});
-  check_refused("state", [&] {
-    (void)layer.forward(context, zeros({4, 2, 3}),
-                        {.state = StateView(state, state), .cells = &cells});
-  }, {"h_0"});
+  check_refused("state",
+                [&] {
+                  (void)layer.forward(context, zeros({4, 2, 3}),
+                                      {.state = StateView(state, state), .cells = &cells});
+                },
+                {"h_0"});
   REQUIRE(cells.size() == 1);
   CHECK(cells[0].shape() == Shape{7});
 }
 
-TEST_CASE("B08 a state carried from another batch size is refused") {
+TEST_CASE("B08: a state carried from another batch size is refused") {
   const Kind kind = GENERATE(from_range(kKinds));
   const ref::Config config = config_of(kind, 3, 5, 2);
   const std::vector<ref::Parameter> parameters = random_parameters(config);
   const Recurrent layer = make_layer(config, parameters);
   Context context;
   std::vector<Run> runs;
-  for (const Counts& lengths : {Counts{5, 2, 4, 1}, Counts{3, 3, 1}, Counts{4}, Counts{5, 2, 4, 1}}) {
+  for (const Counts& lengths :
+       {Counts{5, 2, 4, 1}, Counts{3, 3, 1}, Counts{4}, Counts{5, 2, 4, 1}}) {
     const Batch batch = random_batch(config, lengths);
     if (!runs.empty()) {
       const State& carried = runs.back().state;
       const auto N = static_cast<std::int64_t>(lengths.size());
-      check_refused("carried", [&] {
-        (void)layer.forward(context, packed_of(config, batch, Dtype::f32), {.state = carried});
-      }, {"h_0", carried.h.shape().str(), Shape{2, N, config.state_size()}.str()});
+      check_refused("carried",
+                    [&] {
+                      (void)layer.forward(context, packed_of(config, batch, Dtype::f32),
+                                          {.state = carried});
+                    },
+                    {"h_0", carried.h.shape().str(), Shape{2, N, config.state_size()}.str()});
     }
     runs.push_back(run(context, layer, config, batch));
     check_run(config, parameters, batch, runs.back());
@@ -304,7 +364,7 @@ TEST_CASE("B08 a state carried from another batch size is refused") {
   CHECK(first_difference(all_bits(runs[3]), all_bits(runs[0])) == -1);
 }
 
-TEST_CASE("B62 B78 a failed load leaves the layer as it was") {
+TEST_CASE("B62, B78: a failed load leaves the layer as it was") {
   const Kind kind = GENERATE(from_range(kKinds));
   const ref::Config config = config_of(kind, 4, 4, 2, true);
   Recurrent layer = make_layer(config, random_parameters(config, 1));

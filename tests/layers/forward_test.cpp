@@ -38,17 +38,17 @@ TEST_CASE("every mix of lengths equals the reference") {
   const bool states = GENERATE(true, false);
   const ref::Config config = config_of(kind, 4, 11, 2, bidirectional);
   const std::vector<Counts> mixes{
-      {1},                                  // N = 1, T = 1
-      {9},                                  // N = 1
-      {1, 1, 1, 1, 1},                      // T = 1
-      {6, 6, 6, 6},                         // equal lengths
-      {60, 1, 1, 1, 1, 1, 1, 1, 1},         // one long, many short
-      {1, 1, 2, 1, 60, 1},                  //
-      {0, 3, 0, 0, 5, 0},                   // zero lengths, and
-      {0, 0},                               // nothing else
-      {},                                   // N = 0
-      {1, 2, 3, 4, 5, 6, 7, 8},             // the reverse of sorted order
-      {2, 7, 7, 3, 7, 2, 2, 0, 3},          // ties
+      {1},                           // N = 1, T = 1
+      {9},                           // N = 1
+      {1, 1, 1, 1, 1},               // T = 1
+      {6, 6, 6, 6},                  // equal lengths
+      {60, 1, 1, 1, 1, 1, 1, 1, 1},  // one long, many short
+      {1, 1, 2, 1, 60, 1},           //
+      {0, 3, 0, 0, 5, 0},            // zero lengths, and
+      {0, 0},                        // nothing else
+      {},                            // N = 0
+      {1, 2, 3, 4, 5, 6, 7, 8},      // the reverse of sorted order
+      {2, 7, 7, 3, 7, 2, 2, 0, 3},   // ties
   };
   Context context(Device::cpu(), {.threads = 2});
   for (const Counts& lengths : mixes) {
@@ -57,7 +57,7 @@ TEST_CASE("every mix of lengths equals the reference") {
   }
 }
 
-TEST_CASE("B69 sizes that no vector width divides equal the reference") {
+TEST_CASE("B69: sizes that no vector width divides equal the reference") {
   const Kind kind = GENERATE(from_range(kKinds));
   const Dtype dtype = GENERATE(Dtype::f32, Dtype::f64);
   Context context(Device::cpu(), {.threads = 2});

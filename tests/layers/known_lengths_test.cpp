@@ -53,7 +53,7 @@ Tensor x_of(std::int64_t T, std::int64_t N, std::int64_t I) {
 
 }  // namespace
 
-TEST_CASE("B01 total_length beyond every length, whole and in two halves") {
+TEST_CASE("B01: total_length beyond every length, whole and in two halves") {
   const Filled lstm(config_of(Kind::lstm, 3, 4));
   Context context;
   const Tensor x = x_of(8, 4, 3);
@@ -77,12 +77,12 @@ TEST_CASE("B01 total_length beyond every length, whole and in two halves") {
             ref::column(doubles_of(y), 4, 4, first + n, 8));
   }
   for (const std::int64_t n : {5, 0})
-    check_refused("total_length", [&] {
-      (void)pad_packed_sequence(context, whole.output, {.total_length = n});
-    }, {"total_length", std::to_string(n), "6"});
+    check_refused("total_length",
+                  [&] { (void)pad_packed_sequence(context, whole.output, {.total_length = n}); },
+                  {"total_length", std::to_string(n), "6"});
 }
 
-TEST_CASE("B23 unsorted lengths: outputs and states in the caller's order") {
+TEST_CASE("B23: unsorted lengths: outputs and states in the caller's order") {
   const Kind kind = GENERATE(from_range(kKinds));
   Context context;
   const ref::Config config = config_of(kind, 3, 4, 2, true);
@@ -106,7 +106,7 @@ TEST_CASE("B23 unsorted lengths: outputs and states in the caller's order") {
   }
 }
 
-TEST_CASE("B26 zero-length sequences keep their state and take no part") {
+TEST_CASE("B26: zero-length sequences keep their state and take no part") {
   const Kind kind = GENERATE(from_range(kKinds));
   const bool bidirectional = GENERATE(false, true);
   const Dtype dtype = GENERATE(Dtype::f32, Dtype::f64);
@@ -137,7 +137,7 @@ TEST_CASE("B26 zero-length sequences keep their state and take no part") {
   }
 }
 
-TEST_CASE("B32 rows past the end hold the padding value, whatever memory held before") {
+TEST_CASE("B32: rows past the end hold the padding value, whatever memory held before") {
   const Kind kind = GENERATE(from_range(kKinds));
   const Dtype dtype = GENERATE(Dtype::f32, Dtype::f64);
   const ref::Config config = config_of(kind, 3, 4, 1, true);
@@ -148,8 +148,8 @@ TEST_CASE("B32 rows past the end hold the padding value, whatever memory held be
     for (const double value : {0.0, -7.5}) {
       Context context;
       const Run result = run(context, layer, config, batch);
-      const Tensor y = pad_packed_sequence(context, result.output,
-                                           {.padding_value = value, .total_length = T});
+      const Tensor y =
+          pad_packed_sequence(context, result.output, {.padding_value = value, .total_length = T});
       REQUIRE(y.shape() == Shape{T, 2, F});
       const Doubles values = doubles_of(y);
       for (std::int64_t t = 1; t < T; ++t)
@@ -166,7 +166,7 @@ TEST_CASE("B32 rows past the end hold the padding value, whatever memory held be
     }
 }
 
-TEST_CASE("B33 sixteen unsorted lengths, packed and padded") {
+TEST_CASE("B33: sixteen unsorted lengths, packed and padded") {
   const Kind kind = GENERATE(from_range(kKinds));
   const Dtype dtype = GENERATE(Dtype::f32, Dtype::f64);
   const bool batch_first = GENERATE(false, true);
@@ -180,11 +180,11 @@ TEST_CASE("B33 sixteen unsorted lengths, packed and padded") {
   check_run(config, parameters, batch, run(context, layer, config, batch));
   const Tensor x = padded_of(config, batch, dtype, 64, batch_first, NAN);
   const State state = state_of(config, batch, dtype);
-  check_dense(config, parameters, batch, layer.forward_padded(context, x, lengths, {.state = state}),
-              batch_first);
+  check_dense(config, parameters, batch,
+              layer.forward_padded(context, x, lengths, {.state = state}), batch_first);
 }
 
-TEST_CASE("B34 final states are the outputs at each sequence's own end") {
+TEST_CASE("B34: final states are the outputs at each sequence's own end") {
   const Kind kind = GENERATE(from_range(kKinds));
   const Dtype dtype = GENERATE(Dtype::f32, Dtype::f64);
   const ref::Config config = config_of(kind, 3, 6, 2, true);
@@ -205,7 +205,7 @@ TEST_CASE("B34 final states are the outputs at each sequence's own end") {
     }
 }
 
-TEST_CASE("B09 B35 one step, one sequence, equal lengths") {
+TEST_CASE("B09, B35: one step, one sequence, equal lengths") {
   Context context;
   const Filled gru(config_of(Kind::gru, 1, 1, 2, true));
   const PackedOutput one =
@@ -234,7 +234,7 @@ TEST_CASE("B09 B35 one step, one sequence, equal lengths") {
   }
 }
 
-TEST_CASE("B36 one very long sequence among many short ones", "[slow]") {
+TEST_CASE("B36: one very long sequence among many short ones", "[slow]") {
   const Kind kind = GENERATE(Kind::lstm, Kind::gru, Kind::rnn_tanh);
   Counts lengths(256, 1);
   lengths[77] = kSanitized ? 400 : 4000;
@@ -255,7 +255,7 @@ TEST_CASE("B36 one very long sequence among many short ones", "[slow]") {
            bits_of(result, static_cast<std::int64_t>(n))));
 }
 
-TEST_CASE("B37 the reverse direction never starts in the padding") {
+TEST_CASE("B37: the reverse direction never starts in the padding") {
   const Kind kind = GENERATE(from_range(kKinds));
   const ref::Config config = config_of(kind, 3, 4, 2, true);
   const Filled filled(config);
@@ -265,15 +265,15 @@ TEST_CASE("B37 the reverse direction never starts in the padding") {
   check_run(config, filled.parameters, batch, expected);
   for (const std::int64_t T : {6, 7, 50}) {
     const Tensor x = padded_of(config, batch, Dtype::f64, T, false, 0.0);
-    const DenseOutput got = filled.layer.forward(context, x, Lengths{6, 3, 1});
+    const DenseOutput got = filled.layer.forward_padded(context, x, Lengths{6, 3, 1});
     check_dense(config, filled.parameters, batch, got);
-    CHECK(same_bits(got.output,
-                    pad_packed_sequence(context, expected.output, {.total_length = T})));
+    CHECK(
+        same_bits(got.output, pad_packed_sequence(context, expected.output, {.total_length = T})));
     CHECK(same_bits(got.state, expected.state));
   }
 }
 
-TEST_CASE("B37 the size of the error that padding taken for data would make") {
+TEST_CASE("B37: the size of the error that padding taken for data would make") {
   // So that this test is known to see the failure it is named after.
   const ref::Config config = config_of(Kind::lstm, 3, 4, 2, true);
   const Filled filled(config);
@@ -299,7 +299,7 @@ TEST_CASE("B37 the size of the error that padding taken for data would make") {
   }
 }
 
-TEST_CASE("B39 the reverse half is a forward layer over the reversed sequence") {
+TEST_CASE("B39: the reverse half is a forward layer over the reversed sequence") {
   const Kind kind = GENERATE(from_range(kKinds));
   const Dtype dtype = GENERATE(Dtype::f32, Dtype::f64);
   const ref::Config config = config_of(kind, 9, 5, 1, true);
@@ -334,7 +334,8 @@ TEST_CASE("B39 the reverse half is a forward layer over the reversed sequence") 
   for (std::int64_t n = 0; n < 3; ++n)
     for (std::int64_t t = 0; t < lengths[static_cast<std::size_t>(n)]; ++t)
       for (std::int64_t j = 0; j < S; ++j) {
-        const std::int64_t there = b.output.layout().row(n, lengths[static_cast<std::size_t>(n)] - 1 - t);
+        const std::int64_t there =
+            b.output.layout().row(n, lengths[static_cast<std::size_t>(n)] - 1 - t);
         REQUIRE(y[static_cast<std::size_t>((a.output.layout().row(n, t) * 2 + 1) * S + j)] ==
                 z[static_cast<std::size_t>(there * S + j)]);
       }
@@ -342,11 +343,11 @@ TEST_CASE("B39 the reverse half is a forward layer over the reversed sequence") 
   if (b.state.c.defined()) CHECK(same_bits(a.state.c.view().rows(1, 2), b.state.c));
 }
 
-TEST_CASE("B40 reversed output is in time order, states layer by layer") {
+TEST_CASE("B40: reversed output is in time order, states layer by layer") {
   const Filled lstm(config_of(Kind::lstm, 1, 1, 1, true));
   Context context;
   const Tensor x = x_of(4, 2, 1);
-  const DenseOutput result = lstm.layer.forward(context, x, Lengths{4, 1});
+  const DenseOutput result = lstm.layer.forward_padded(context, x, Lengths{4, 1});
   const Doubles first{-0.1159218985, 0.2020003527, -0.1535527885, 0.1698769729,
                       -0.1704019104, 0.1457446888, -0.1833144842, 0.1047387161};
   const Doubles second{-0.1123667953, 0.1082189552};
@@ -369,28 +370,27 @@ TEST_CASE("B40 reversed output is in time order, states layer by layer") {
   lower.num_layers = 1;
   const Recurrent bottom = make_layer(
       lower, std::span(deep.parameters).first(deep.parameters.size() / 2), {.dtype = Dtype::f64});
-  CHECK(same_bits(run_deep.state.h.view().rows(0, 2),
-                  run(context, bottom, lower, batch).state.h));
+  CHECK(same_bits(run_deep.state.h.view().rows(0, 2), run(context, bottom, lower, batch).state.h));
 }
 
-TEST_CASE("B42 NaN or infinity in the padding") {
+TEST_CASE("B42: NaN or infinity in the padding") {
   const Kind kind = GENERATE(from_range(kKinds));
   const ref::Config config = config_of(kind, 3, 4, 2, true);
   const Filled filled(config);
   const Batch batch = batch_from(config, ref::xin(6, 3, 3), {6, 3, 1});
   Context context;
-  const DenseOutput clean = filled.layer.forward(
+  const DenseOutput clean = filled.layer.forward_padded(
       context, padded_of(config, batch, Dtype::f64, 6, false, 0.0), Lengths{6, 3, 1});
   check_dense(config, filled.parameters, batch, clean);
   for (const double bad : {double(NAN), double(INFINITY), -double(INFINITY)}) {
-    const DenseOutput got = filled.layer.forward(
+    const DenseOutput got = filled.layer.forward_padded(
         context, padded_of(config, batch, Dtype::f64, 6, false, bad), Lengths{6, 3, 1});
     CHECK(same_bits(got.output, clean.output));
     CHECK(same_bits(got.state, clean.state));
   }
 }
 
-TEST_CASE("B43 neighbours do not leak, and do not even round") {
+TEST_CASE("B43: neighbours do not leak, and do not even round") {
   const Kind kind = GENERATE(from_range(kKinds));
   const bool bidirectional = GENERATE(false, true);
   const ref::Config config = config_of(kind, 7, 20, 2, bidirectional);

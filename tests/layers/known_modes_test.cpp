@@ -9,7 +9,7 @@
 using namespace packrnn;
 using namespace packrnn::tests;
 
-TEST_CASE("B58 alternating shapes and flags in one context") {
+TEST_CASE("B58: alternating shapes and flags in one context") {
   const Kind kind = GENERATE(from_range(kKinds));
   const int threads = GENERATE(1, 2);
   struct Case {
@@ -27,8 +27,10 @@ TEST_CASE("B58 alternating shapes and flags in one context") {
                {Counts{75, 75}, Counts{75, 74}, Counts{74, 74}, Counts{1, 1}, Counts{3},
                 Counts{2, 5, 1}, Counts{4, 4, 4, 4}}) {
             const ref::Config config = config_of(kind, 6, 12, num_layers, bidirectional, bias);
-            Case item{config, make_layer(config, random_parameters(config), {.dtype = dtype}),
-                      random_batch(config, lengths), {}};
+            Case item{config,
+                      make_layer(config, random_parameters(config), {.dtype = dtype}),
+                      random_batch(config, lengths),
+                      {}};
             Context own(Device::cpu(), {.threads = threads});
             item.expected = all_bits(run(own, item.layer, config, item.batch));
             cases.push_back(std::move(item));

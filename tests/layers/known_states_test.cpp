@@ -35,8 +35,8 @@ Doubles scalar_run(Kind kind, double weight, const Doubles& x, double* c_n = nul
   const Recurrent layer =
       make_layer(config, constant_parameters(config, weight), {.dtype = Dtype::f64});
   Context context;
-  const DenseOutput result = layer.forward(
-      context, tensor_of(x, {static_cast<std::int64_t>(x.size()), 1, 1}, Dtype::f64));
+  const DenseOutput result =
+      layer.forward(context, tensor_of(x, {static_cast<std::int64_t>(x.size()), 1, 1}, Dtype::f64));
   if (c_n != nullptr) *c_n = result.state.c.values<double>()[0];
   return doubles_of(result.output);
 }
@@ -50,7 +50,7 @@ double difference(const Doubles& a, const Doubles& b) {
 
 }  // namespace
 
-TEST_CASE("B04 states are cut along the batch, also where the wrong cut would fit") {
+TEST_CASE("B04: states are cut along the batch, also where the wrong cut would fit") {
   const Kind kind = GENERATE(from_range(kKinds));
   // L = 2, D = 2, N = 4: L*D = N, so a state in the wrong order has the right shape.
   const ref::Config config = config_of(kind, 3, 5, 2, true);
@@ -91,7 +91,7 @@ TEST_CASE("B04 states are cut along the batch, also where the wrong cut would fi
   CHECK(same_bits(transposed.output.data(), whole.output.data()));
 }
 
-TEST_CASE("B41 every layer and direction starts from its own state") {
+TEST_CASE("B41: every layer and direction starts from its own state") {
   const Kind kind = GENERATE(from_range(kKinds));
   const Dtype dtype = GENERATE(Dtype::f32, Dtype::f64);
   const ref::Config config = config_of(kind, 4, 5, 3, true);
@@ -105,30 +105,29 @@ TEST_CASE("B41 every layer and direction starts from its own state") {
   };
   Doubles x = ref::xin(5, 3, 4);
   ref::round_to_float(x);
-  const Batch batch = batch_from(
-      config, x, {5, 3, 1}, wave(6 * 3 * config.state_size(), 0.1, std::cos),
-      config.cell == ref::Cell::lstm ? wave(6 * 3 * 5, 0.2, std::sin) : Doubles());
+  const Batch batch =
+      batch_from(config, x, {5, 3, 1}, wave(6 * 3 * config.state_size(), 0.1, std::cos),
+                 config.cell == ref::Cell::lstm ? wave(6 * 3 * 5, 0.2, std::sin) : Doubles());
   Context context;
   check_run(config, parameters, batch, run(context, layer, config, batch));
 }
 
-TEST_CASE("B41 published sums of a stacked bidirectional LSTM with states") {
+TEST_CASE("B41: published sums of a stacked bidirectional LSTM with states") {
   const ref::Config config = config_of(Kind::lstm, 2, 3, 2, true);
-  const Recurrent layer =
-      make_layer(config, ref::filled_parameters(config), {.dtype = Dtype::f64});
+  const Recurrent layer = make_layer(config, ref::filled_parameters(config), {.dtype = Dtype::f64});
   Doubles h_0(4 * 3 * 3), c_0(4 * 3 * 3);
   for (std::size_t j = 0; j < h_0.size(); ++j) {
     h_0[j] = 0.1 * std::cos(static_cast<double>(j));
     c_0[j] = 0.2 * std::sin(static_cast<double>(j));
   }
   Context context;
-  const Run result = run(context, layer, config,
-                         batch_from(config, ref::xin(5, 3, 2), {5, 3, 1}, h_0, c_0));
+  const Run result =
+      run(context, layer, config, batch_from(config, ref::xin(5, 3, 2), {5, 3, 1}, h_0, c_0));
   CHECK(std::abs(sum(result.state.h.values<double>()) - -0.6269152155) <= kTenDecimals);
   CHECK(std::abs(sum(result.state.c.values<double>()) - 0.1699904853) <= kTenDecimals);
 }
 
-TEST_CASE("B46 memory that is not aligned to vectors") {
+TEST_CASE("B46: memory that is not aligned to vectors") {
   const Kind kind = GENERATE(from_range(kKinds));
   const Dtype dtype = GENERATE(Dtype::f32, Dtype::f64);
   const ref::Config config = config_of(kind, 5, 9, 2, true);
@@ -151,11 +150,12 @@ TEST_CASE("B46 memory that is not aligned to vectors") {
   const DenseOutput got = layer.forward(context, shifted(x), {.state = moved});
   CHECK(same_bits(got.output, expected.output));
   CHECK(same_bits(got.state, expected.state));
-  const DenseOutput padded = layer.forward(context, shifted(x), Lengths{6, 6, 6}, {.state = moved});
+  const DenseOutput padded =
+      layer.forward_padded(context, shifted(x), Lengths{6, 6, 6}, {.state = moved});
   CHECK(same_bits(padded.output, expected.output));
 }
 
-TEST_CASE("B61 a call leaves names, shapes, addresses and values of parameters alone") {
+TEST_CASE("B61: a call leaves names, shapes, addresses and values of parameters alone") {
   const Kind kind = GENERATE(from_range(kKinds));
   const ref::Config config = config_of(kind, 3, 8, 2, true);
   const Recurrent layer = make_layer(config, random_parameters(config), {.dropout = 0.5});
@@ -180,7 +180,7 @@ TEST_CASE("B61 a call leaves names, shapes, addresses and values of parameters a
   CHECK(layer.parameters().version() == version);
 }
 
-TEST_CASE("B62 without biases: the order of the list, and zeros") {
+TEST_CASE("B62: without biases: the order of the list, and zeros") {
   const Kind kind = GENERATE(from_range(kKinds));
   const Dtype dtype = GENERATE(Dtype::f32, Dtype::f64);
   const ref::Config bare = config_of(kind, 3, 6, 2, true, false);
@@ -211,16 +211,15 @@ TEST_CASE("B62 without biases: the order of the list, and zeros") {
   CHECK(first_difference(all_bits(got), all_bits(run(context, b, full, batch))) == -1);
 }
 
-TEST_CASE("B63 projection: shapes and published sums") {
+TEST_CASE("B63: projection: shapes and published sums") {
   ref::Config config = config_of(Kind::lstm, 5, 6, 2, true);
   config.proj_size = 4;
-  const Recurrent layer =
-      make_layer(config, ref::filled_parameters(config), {.dtype = Dtype::f64});
+  const Recurrent layer = make_layer(config, ref::filled_parameters(config), {.dtype = Dtype::f64});
   CHECK(layer.parameters().value("weight_hh_l0").shape() == Shape{24, 4});
   CHECK(layer.parameters().value("weight_hr_l0").shape() == Shape{4, 6});
   CHECK(layer.parameters().value("weight_ih_l1").shape() == Shape{24, 8});
   Context context;
-  const DenseOutput result = layer.forward(
+  const DenseOutput result = layer.forward_padded(
       context, tensor_of(ref::xin(4, 3, 5), {4, 3, 5}, Dtype::f64), Lengths{4, 2, 1});
   REQUIRE(result.output.shape() == Shape{4, 3, 8});
   REQUIRE(result.state.h.shape() == Shape{4, 3, 4});
@@ -236,7 +235,7 @@ TEST_CASE("B63 projection: shapes and published sums") {
   check_near(sums(result.state.c), {1.2597609336, 1.2856188741, 0.4797973283});
 }
 
-TEST_CASE("B69 one unit, every number one half") {
+TEST_CASE("B69: one unit, every number one half") {
   double c = 0.0;
   check_near(scalar_run(Kind::lstm, 0.5, {1, 1, 1}, &c),
              {0.5143859225, 0.7612810362, 0.8406515509});
@@ -246,7 +245,7 @@ TEST_CASE("B69 one unit, every number one half") {
              {0.9051482536, 0.9605191271, 0.9626060341});
 }
 
-TEST_CASE("B77 a GRU resets after the recurrent product, or before when told") {
+TEST_CASE("B77: a GRU resets after the recurrent product, or before when told") {
   check_near(scalar_run(Kind::gru, 0.5, {1, 1, 1}), {0.1618545505, 0.2881370289, 0.3891617314});
   check_near(scalar_run(Kind::gru_reset_before, 0.5, {1, 1, 1}),
              {0.1651221443, 0.2932303975, 0.3953111851});

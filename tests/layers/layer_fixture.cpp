@@ -66,7 +66,7 @@ void report(const Worst& worst, const ref::Config& config, Dtype dtype, std::int
 }  // namespace
 
 std::string name_of(Kind kind) {
-  static const std::array<std::string, 6> names{"lstm", "lstm_proj", "gru", "gru_reset_before",
+  static const std::array<std::string, 6> names{"lstm",     "lstm_proj", "gru", "gru_reset_before",
                                                 "rnn_tanh", "rnn_relu"};
   return names.at(static_cast<std::size_t>(kind));
 }
@@ -76,11 +76,21 @@ ref::Config config_of(Kind kind, std::int64_t input_size, std::int64_t hidden_si
   ref::Config config;
   switch (kind) {
     case Kind::lstm:
-    case Kind::lstm_proj: config.cell = ref::Cell::lstm; break;
-    case Kind::gru: config.cell = ref::Cell::gru; break;
-    case Kind::gru_reset_before: config.cell = ref::Cell::gru_reset_before; break;
-    case Kind::rnn_tanh: config.cell = ref::Cell::rnn_tanh; break;
-    case Kind::rnn_relu: config.cell = ref::Cell::rnn_relu; break;
+    case Kind::lstm_proj:
+      config.cell = ref::Cell::lstm;
+      break;
+    case Kind::gru:
+      config.cell = ref::Cell::gru;
+      break;
+    case Kind::gru_reset_before:
+      config.cell = ref::Cell::gru_reset_before;
+      break;
+    case Kind::rnn_tanh:
+      config.cell = ref::Cell::rnn_tanh;
+      break;
+    case Kind::rnn_relu:
+      config.cell = ref::Cell::rnn_relu;
+      break;
   }
   config.input_size = input_size;
   config.hidden_size = hidden_size;
@@ -123,17 +133,17 @@ Recurrent make_layer(const ref::Config& config, const LayerOptions& options) {
                 .reset_after = config.cell == ref::Cell::gru,
                 .dtype = options.dtype,
                 .seed = options.seed});
-  return Rnn({.input_size = config.input_size,
-              .hidden_size = config.hidden_size,
-              .num_layers = config.num_layers,
-              .nonlinearity =
-                  config.cell == ref::Cell::rnn_relu ? Nonlinearity::relu : Nonlinearity::tanh,
-              .bias = config.bias,
-              .batch_first = options.batch_first,
-              .dropout = options.dropout,
-              .bidirectional = config.bidirectional,
-              .dtype = options.dtype,
-              .seed = options.seed});
+  return Rnn(
+      {.input_size = config.input_size,
+       .hidden_size = config.hidden_size,
+       .num_layers = config.num_layers,
+       .nonlinearity = config.cell == ref::Cell::rnn_relu ? Nonlinearity::relu : Nonlinearity::tanh,
+       .bias = config.bias,
+       .batch_first = options.batch_first,
+       .dropout = options.dropout,
+       .bidirectional = config.bidirectional,
+       .dtype = options.dtype,
+       .seed = options.seed});
 }
 
 Recurrent make_layer(const ref::Config& config, std::span<const ref::Parameter> parameters,
@@ -147,8 +157,8 @@ void set_parameters(Recurrent& layer, std::span<const ref::Parameter> parameters
   REQUIRE(layer.parameters().count() == static_cast<std::int64_t>(parameters.size()));
   for (const ref::Parameter& parameter : parameters)
     layer.parameters().set(
-        parameter.name, TensorView(parameter.value.data(),
-                                   Shape(std::span<const std::int64_t>(parameter.shape))));
+        parameter.name,
+        TensorView(parameter.value.data(), Shape(std::span<const std::int64_t>(parameter.shape))));
 }
 
 std::vector<ref::Parameter> random_parameters(const ref::Config& config, unsigned seed) {
@@ -195,8 +205,7 @@ Batch batch_from(const ref::Config& config, const Doubles& x, const Counts& leng
     ref::Sequence sequence;
     sequence.x = ref::column(x, N, config.input_size, n, lengths[index(n)]);
     if (!h_0.empty()) sequence.h0 = ref::column(h_0, N, config.state_size(), n, state_rows(config));
-    if (!c_0.empty())
-      sequence.c0 = ref::column(c_0, N, config.hidden_size, n, state_rows(config));
+    if (!c_0.empty()) sequence.c0 = ref::column(c_0, N, config.hidden_size, n, state_rows(config));
     batch.push_back(std::move(sequence));
   }
   return batch;
@@ -208,8 +217,8 @@ Batch pick(const Batch& batch, std::span<const std::int64_t> order) {
   return picked;
 }
 
-ref::Sequence steps_of(const ref::Config& config, const ref::Sequence& sequence,
-                       std::int64_t begin, std::int64_t end) {
+ref::Sequence steps_of(const ref::Config& config, const ref::Sequence& sequence, std::int64_t begin,
+                       std::int64_t end) {
   const std::int64_t width = config.input_size;
   const std::int64_t length = static_cast<std::int64_t>(sequence.x.size()) / width;
   begin = std::min(begin, length);

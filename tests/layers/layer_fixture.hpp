@@ -29,8 +29,8 @@ using Counts = std::vector<std::int64_t>;
 
 /// The six recurrences that a layer can be.
 enum class Kind { lstm, lstm_proj, gru, gru_reset_before, rnn_tanh, rnn_relu };
-inline constexpr std::array kKinds{Kind::lstm,     Kind::lstm_proj, Kind::gru, Kind::gru_reset_before,
-                                   Kind::rnn_tanh, Kind::rnn_relu};
+inline constexpr std::array kKinds{
+    Kind::lstm, Kind::lstm_proj, Kind::gru, Kind::gru_reset_before, Kind::rnn_tanh, Kind::rnn_relu};
 std::string name_of(Kind kind);
 
 /// lstm_proj projects to (H + 1) / 2, and to nothing when H is 1, which cannot be projected.
@@ -67,8 +67,8 @@ Batch batch_from(const ref::Config& config, const Doubles& x, const Counts& leng
                  const Doubles& h_0 = {}, const Doubles& c_0 = {});
 Batch pick(const Batch& batch, std::span<const std::int64_t> order);
 /// Steps [begin, end) of a sequence, cut to what it has; keeps its states.
-ref::Sequence steps_of(const ref::Config& config, const ref::Sequence& sequence,
-                       std::int64_t begin, std::int64_t end);
+ref::Sequence steps_of(const ref::Config& config, const ref::Sequence& sequence, std::int64_t begin,
+                       std::int64_t end);
 Counts lengths_of(const ref::Config& config, const Batch& batch);
 /// N random lengths of low .. high.
 Counts random_lengths(std::mt19937& generator, std::int64_t count, std::int64_t low,

@@ -97,14 +97,14 @@ TEST_CASE("the number of allocations does not depend on steps or sequences") {
   CHECK(allocations(Counts(200, 3)) == few);
 }
 
-TEST_CASE("B86 memory stays flat while lengths vary") {
+TEST_CASE("B86: memory stays flat while lengths vary") {
   const Kind kind = GENERATE(Kind::lstm, Kind::gru_reset_before);
   const ref::Config config = config_of(kind, 12, 24, 2, true);
   const Recurrent layer = make_layer(config);
   Context context(Device::cpu(), {.threads = 2});
   const auto call = [&](const Counts& lengths) {
-    (void)layer.forward(context, packed_of(config, random_batch(config, lengths, 1, false),
-                                           Dtype::f32));
+    (void)layer.forward(context,
+                        packed_of(config, random_batch(config, lengths, 1, false), Dtype::f32));
   };
   call(Counts(32, 500));
   const std::size_t capacity = context.workspace().capacity();
@@ -128,13 +128,13 @@ TEST_CASE("B86 memory stays flat while lengths vary") {
   CHECK(std::abs((made - freed) - live) <= bound);
 }
 
-TEST_CASE("B36 scratch memory grows with rows, not with the padded volume") {
+TEST_CASE("B36: scratch memory grows with rows, not with the padded volume") {
   const ref::Config config = config_of(Kind::lstm, 8, 64, 1);
   const Recurrent layer = make_layer(config);
   const auto capacity = [&](const Counts& lengths) {
     Context context(Device::cpu(), {.threads = 2});
-    (void)layer.forward(context, packed_of(config, random_batch(config, lengths, 1, false),
-                                           Dtype::f32));
+    (void)layer.forward(context,
+                        packed_of(config, random_batch(config, lengths, 1, false), Dtype::f32));
     return context.workspace().capacity();
   };
   Counts lengths(256, 1);

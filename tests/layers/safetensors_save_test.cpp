@@ -198,6 +198,7 @@ TEST_CASE("readers see an old or a new file, never a mixture, while it is replac
   std::atomic<int> reads = 0;
   std::atomic<int> wrong = 0;
   std::vector<std::thread> readers;
+  readers.reserve(3);
   for (int r = 0; r < 3; ++r)
     readers.emplace_back([&] {
       while (!done) {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -345,12 +346,12 @@ TEST_CASE("a dtype that packrnn has not is refused only when asked for") {
   const std::size_t bytes[] = {4, 4, 4, 8, 8, 16, 32, 4, 4, 4, 4, 4, 32, 2, 3, 3};
   for (std::size_t i = 0; i < std::size(names); ++i) {
     INFO(names[i]);
-    const std::string end = std::to_string(bytes[i]);
-    const std::string all = std::to_string(bytes[i] + 2);
-    const SafeTensors file =
-        parse(file_with(object(entry("a", names[i], "4", std::string("0,") + end) + "," +
-                               entry("b", "BF16", "1", end + "," + all)),
-                        bytes[i] + 2));
+    const std::size_t all = bytes[i] + 2;
+    const std::string first = "0," + std::to_string(bytes[i]);
+    const std::string second = first.substr(2) + "," + std::to_string(all);
+    const std::string entries =
+        entry("a", names[i], "4", first) + "," + entry("b", "BF16", "1", second);
+    const SafeTensors file = parse(file_with(object(entries), all));
     CHECK(file.dtype("a") == std::nullopt);
     CHECK(file.dtype_name("a") == names[i]);
     CHECK(file.shape("a") == Shape{4});
@@ -428,8 +429,9 @@ TEST_CASE("a mapped file outlives its object, its name and its content") {
   write_file(path, version_file('A'));
   Tensor tensor;
   {
-    const SafeTensors file = SafeTensors::open(path);
-    const SafeTensors copy = file;
+    std::optional<SafeTensors> file = SafeTensors::open(path);
+    const SafeTensors copy = *file;
+    file.reset();
     tensor = copy.tensor("v");
   }
   write_file(folder / "new", version_file('B'));

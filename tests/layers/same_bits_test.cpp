@@ -95,8 +95,8 @@ TEST_CASE("C1 the same bits where sums are long enough to be blocked", "[slow]")
 TEST_CASE("C1 companions may hold anything, NaN included") {
   const Kind kind = GENERATE(from_range(kKinds));
   const bool bidirectional = GENERATE(false, true);
-  const double poison = GENERATE(std::numeric_limits<double>::quiet_NaN(),
-                                 std::numeric_limits<double>::infinity());
+  const double poison =
+      GENERATE(std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity());
   const ref::Config config = config_of(kind, 6, 19, 2, bidirectional);
   const Recurrent layer = make_layer(config, random_parameters(config));
   std::mt19937 generator(9);

@@ -89,7 +89,7 @@ TEST_CASE("C1 a stream cut anywhere has the bits of one call") {
   }
 }
 
-TEST_CASE("B81 chunks with carried state equal the full run") {
+TEST_CASE("B81: chunks with carried state equal the full run") {
   const Kind kind = GENERATE(from_range(kKinds));
   const Dtype dtype = GENERATE(Dtype::f32, Dtype::f64);
   const ref::Config config = config_of(kind, 2, 3, 2);
@@ -129,7 +129,7 @@ TEST_CASE("C1 dense chunks equal packed chunks") {
   CHECK(same_bits(state, whole.state));
 }
 
-TEST_CASE("B83 nothing is left over between utterances") {
+TEST_CASE("B83: nothing is left over between utterances") {
   const Kind kind = GENERATE(from_range(kKinds));
   const ref::Config config = config_of(kind, 3, 10, 2);
   const Recurrent layer = make_layer(config, random_parameters(config));
@@ -154,7 +154,7 @@ TEST_CASE("B83 nothing is left over between utterances") {
   CHECK(first_difference(all_bits(run(context, layer, config, explicit_zeros)), zeros) == -1);
 }
 
-TEST_CASE("B83 two streams may take turns on one model") {
+TEST_CASE("B83: two streams may take turns on one model") {
   const Kind kind = GENERATE(from_range(kKinds));
   const ref::Config config = config_of(kind, 3, 10, 2);
   const Recurrent layer = make_layer(config, random_parameters(config));
@@ -167,8 +167,8 @@ TEST_CASE("B83 two streams may take turns on one model") {
   for (std::int64_t t = 0; t < 40; t += 4)
     for (int k = 0; k < 2; ++k) {
       const Batch piece{steps_of(config, streams[k][0], t, t + 4)};
-      PackedOutput got = layer.forward(context, packed_of(config, piece, Dtype::f32),
-                                       {.state = states[k]});
+      PackedOutput got =
+          layer.forward(context, packed_of(config, piece, Dtype::f32), {.state = states[k]});
       append(outputs[k], bits_of({std::move(got.output), {}, {}}, 0).output);
       states[k] = std::move(got.state);
     }

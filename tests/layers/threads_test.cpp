@@ -44,7 +44,7 @@ int failures(const Recurrent& layer, const ref::Config& config,
 
 }  // namespace
 
-TEST_CASE("B84 eight threads may share one model, the first call included") {
+TEST_CASE("B84: eight threads may share one model, the first call included") {
   const Kind kind = GENERATE(from_range(kKinds));
   const int threads_each = GENERATE(1, 2);
   constexpr int kThreads = 8;
@@ -72,7 +72,7 @@ TEST_CASE("B84 eight threads may share one model, the first call included") {
   }
 }
 
-TEST_CASE("B84 masks do not depend on which thread draws them") {
+TEST_CASE("B84: masks do not depend on which thread draws them") {
   const ref::Config config = config_of(Kind::gru, 6, 20, 3, true);
   const std::vector<ref::Parameter> parameters = random_parameters(config);
   const Recurrent layer = make_layer(config, parameters, {.dropout = 0.4});
