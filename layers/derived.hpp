@@ -15,18 +15,21 @@ class Derived {
   /// per version, also when several threads come first together.
   template <class Make>
   std::shared_ptr<const T> get(std::uint64_t version, Make&& make) const {
-    const std::scoped_lock lock(mutex_);
-    if (!value_ || version_ != version) {
-      value_ = std::make_shared<const T>(make());
-      version_ = version;
+    const std::scoped_lock lock(state_->mutex);
+    if (!state_->value || state_->version != version) {
+      state_->value = std::make_shared<const T>(make());
+      state_->version = version;
     }
-    return value_;
+    return state_->value;
   }
 
  private:
-  mutable std::mutex mutex_;
-  mutable std::shared_ptr<const T> value_;
-  mutable std::uint64_t version_ = 0;
+  struct State {
+    std::mutex mutex;
+    std::shared_ptr<const T> value;
+    std::uint64_t version = 0;
+  };
+  std::unique_ptr<State> state_ = std::make_unique<State>();  // apart, so that layers can move
 };
 
 }  // namespace packrnn

@@ -47,7 +47,8 @@ int main() {
     std::vector<std::int64_t> left;
     for (const std::int64_t length : lengths)
       left.push_back(std::clamp<std::int64_t>(length - begin, 0, steps));
-    DenseOutput piece = lstm.forward(context, cut(batch, begin, steps), left, {.state = state});
+    DenseOutput piece =
+        lstm.forward_padded(context, cut(batch, begin, steps), left, {.state = state});
     state = std::move(piece.state);
   }
   // [/stream]

@@ -5,6 +5,8 @@
 #include <limits>
 #include <thread>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "packrnn/layers/packing.hpp"
 #include "tests/catch.hpp"
@@ -191,6 +193,17 @@ TEST_CASE("Linear refuses wrong options and inputs") {
   check_throws([&] { layer.forward(context, PackedSequence{}); }, {"x is not defined"});
   const PackedSequence packed(Tensor::zeros({3, 4}, Dtype::f32), PackedLayout::make({2, 1}));
   check_throws([&] { layer.forward(context, packed); }, {"[3, 4]", "in_features = 3"});
+}
+
+TEST_CASE("layers move, with what they derived from their parameters") {
+  Context context(Device::cpu(), {.threads = 1});
+  Linear first({.in_features = 3, .out_features = 2});
+  const Tensor x = Tensor::from({1.0F, 2.0F, 3.0F}, {1, 3});
+  const Tensor before = first.forward(context, x.view());
+  std::vector<Linear> layers;
+  layers.push_back(std::move(first));
+  const Tensor after = layers[0].forward(context, x.view());
+  CHECK(std::ranges::equal(before.values<float>(), after.values<float>()));
 }
 
 }  // namespace
