@@ -9,16 +9,15 @@
 
 namespace packrnn::kernels {
 
-/// Throws InvalidArgument, naming the argument, unless `tensor` is defined, of this shape and dtype,
-/// and in the host's memory.
-inline void check(std::string_view name, const TensorView& tensor, const Shape& shape, Dtype dtype) {
+/// Throws InvalidArgument, naming the argument, unless `tensor` is defined, of this shape and
+/// dtype, and in the host's memory.
+inline void check(std::string_view name, const TensorView& tensor, const Shape& shape,
+                  Dtype dtype) {
   expects(tensor.defined(), "{} is missing, expected {} {}", name, name_of(dtype), shape);
-  expects(tensor.shape() == shape, "{} has shape {}, expected {}", name, tensor.shape(),
-          shape);
+  expects(tensor.shape() == shape, "{} has shape {}, expected {}", name, tensor.shape(), shape);
   expects(tensor.dtype() == dtype, "{} has dtype {}, expected {}", name, name_of(tensor.dtype()),
           name_of(dtype));
-  expects(tensor.device() == Device::cpu(), "{} is on {}, expected cpu", name,
-          tensor.device());
+  expects(tensor.device() == Device::cpu(), "{} is on {}, expected cpu", name, tensor.device());
 }
 
 /// The same for an argument that may be left out.

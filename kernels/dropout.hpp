@@ -1,6 +1,7 @@
-// Dropout whose mask belongs to the sequence (contract C3): element u of step t of a sequence is kept
-// or dropped by a pure function of (seed, draw, layer, sequence id, t, u). Sorting, packing, sharding
-// and recomputation cannot change it. In a bidirectional layer u counts through both directions.
+// Dropout whose mask belongs to the sequence (contract C3): element u of step t of a sequence is
+// kept or dropped by a pure function of (seed, draw, layer, sequence id, t, u). Sorting, packing,
+// sharding and recomputation cannot change it. In a bidirectional layer u counts through both
+// directions.
 #pragma once
 
 #include <cstdint>

@@ -22,22 +22,30 @@ void check_shape(const RecurrentShape& s) {
 
 int gates(Cell cell) noexcept {
   switch (cell) {
-    case Cell::lstm: return 4;
+    case Cell::lstm:
+      return 4;
     case Cell::gru:
-    case Cell::gru_reset_before: return 3;
+    case Cell::gru_reset_before:
+      return 3;
     case Cell::rnn_tanh:
-    case Cell::rnn_relu: break;
+    case Cell::rnn_relu:
+      break;
   }
   return 1;
 }
 
 std::string_view name_of(Cell cell) noexcept {
   switch (cell) {
-    case Cell::lstm: return "LSTM";
-    case Cell::gru: return "GRU";
-    case Cell::gru_reset_before: return "GRU (reset before)";
-    case Cell::rnn_tanh: return "RNN (tanh)";
-    case Cell::rnn_relu: break;
+    case Cell::lstm:
+      return "LSTM";
+    case Cell::gru:
+      return "GRU";
+    case Cell::gru_reset_before:
+      return "GRU (reset before)";
+    case Cell::rnn_tanh:
+      return "RNN (tanh)";
+    case Cell::rnn_relu:
+      break;
   }
   return "RNN (relu)";
 }

@@ -1,5 +1,5 @@
-// One recurrent layer over a packed batch: both directions, all steps. Equations and gate orders are
-// PyTorch's (docs/math.md).
+// One recurrent layer over a packed batch: both directions, all steps. Equations and gate orders
+// are PyTorch's (docs/math.md).
 #pragma once
 
 #include <cstdint>

@@ -88,8 +88,10 @@ void swap_axes(const TensorView& from, const TensorSpan& to) {
 
 Tensor swapped(const TensorView& from) {
   Tensor to = Tensor::empty({from.size(1), from.size(0), from.size(2)}, from.dtype());
-  if (from.dtype() == Dtype::f32) swap_axes<float>(from, to);
-  else swap_axes<double>(from, to);
+  if (from.dtype() == Dtype::f32)
+    swap_axes<float>(from, to);
+  else
+    swap_axes<double>(from, to);
   return to;
 }
 
@@ -148,8 +150,8 @@ Tensor pack_direction(const Config& config, const Parameters& p, std::int64_t la
                       std::int64_t direction) {
   const kernels::RecurrentShape shape = shape_of(config, layer);
   const std::string end = suffix(layer, direction);
-  kernels::RecurrentWeights weights{p.value("weight_ih" + end), p.value("weight_hh" + end), {}, {},
-                                    {}};
+  kernels::RecurrentWeights weights{
+      p.value("weight_ih" + end), p.value("weight_hh" + end), {}, {}, {}};
   if (config.bias) {
     weights.b_ih = p.value("bias_ih" + end);
     weights.b_hh = p.value("bias_hh" + end);
@@ -173,16 +175,15 @@ InitialState initial_state(const Config& config, const ForwardOptions& options, 
                          TensorView& view, Tensor& own) {
     if (!state.defined()) return;
     const bool batch_first = options.state_batch_first && !unbatched;
-    const Shape expected = unbatched      ? Shape{stack, width}
+    const Shape expected = unbatched     ? Shape{stack, width}
                            : batch_first ? Shape{batch, stack, width}
                                          : Shape{stack, batch, width};
     const char* axes = unbatched ? "[L*D, S]" : batch_first ? "[N, L*D, S]" : "[L*D, N, S]";
-    expects(state.shape() == expected, "{} has shape {}, expected {} {}", name, state.shape(),
-            axes, expected);
+    expects(state.shape() == expected, "{} has shape {}, expected {} {}", name, state.shape(), axes,
+            expected);
     expects(state.dtype() == config.dtype, "{} has dtype {}, the layer {}", name,
             name_of(state.dtype()), name_of(config.dtype));
-    expects(state.device() == Device::cpu(), "{} is on {}, the layer on cpu", name,
-            state.device());
+    expects(state.device() == Device::cpu(), "{} is on {}, the layer on cpu", name, state.device());
     if (batch_first) {
       own = swapped(state);
       view = own;
@@ -267,8 +268,10 @@ DenseOutput Recurrent::run(Context& context, const PackedLayout& layout, const T
   if (options.cells) *options.cells = std::move(cells);
   const auto finish = [&](Tensor& state, std::int64_t width) {
     if (!state.defined()) return;
-    if (unbatched) state = std::move(state).reshape({L * D, width});
-    else if (options.state_batch_first) state = swapped(state);
+    if (unbatched)
+      state = std::move(state).reshape({L * D, width});
+    else if (options.state_batch_first)
+      state = swapped(state);
   };
   finish(result.state.h, S);
   finish(result.state.c, H);
@@ -306,13 +309,13 @@ DenseOutput Recurrent::forward(Context& context, const TensorView& input,
   DenseOutput result =
       run(context, *layout, input.reshape({T * N, config_.input_size}), options, unbatched);
   const std::int64_t width = directions() * state_size();
-  result.output = std::move(result.output).reshape(unbatched ? Shape{T, width} : Shape{T, N, width});
+  result.output =
+      std::move(result.output).reshape(unbatched ? Shape{T, width} : Shape{T, N, width});
   return result;
 }
 
 DenseOutput Recurrent::forward_padded(Context& context, const TensorView& padded,
-                                      const Lengths& lengths,
-                                      const ForwardOptions& options) const {
+                                      const Lengths& lengths, const ForwardOptions& options) const {
   expects(padded.defined() && padded.shape().rank() == 3, "input has shape {}, expected {}",
           padded.shape(), config_.batch_first ? "[N, T, I]" : "[T, N, I]");
   check_input(config_, padded, "input");
@@ -326,9 +329,9 @@ DenseOutput Recurrent::forward_padded(Context& context, const TensorView& padded
 std::string Recurrent::explain(Context& context, const PackedLayout& layout) const {
   std::string lines;
   for (std::int64_t layer = 0; layer < config_.num_layers; ++layer)
-    lines += fmt::format("layer {}: {}\n", layer,
-                         kernels::explain_recurrent(context, shape_of(config_, layer), layout,
-                                                    directions()));
+    lines += fmt::format(
+        "layer {}: {}\n", layer,
+        kernels::explain_recurrent(context, shape_of(config_, layer), layout, directions()));
   return lines;
 }
 

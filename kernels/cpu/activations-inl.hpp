@@ -1,8 +1,8 @@
 // exp, sigmoid and tanh for one vector of f32 or f64; included once per instruction set.
 //
 // Each lane is a pure function of its input, NaN stays NaN, and the result does not depend on what
-// the other lanes hold. The coefficients were fitted for packrnn (Lawson-weighted least squares, see
-// docs/math.md); the largest errors, found by activations_test, are
+// the other lanes hold. The coefficients were fitted for packrnn (Lawson-weighted least squares,
+// see docs/math.md); the largest errors, found by activations_test, are
 //   f32: sigmoid 3 ulp, tanh 6 ulp   f64: sigmoid 3 ulp, tanh 4 ulp.
 
 #if defined(PACKRNN_CPU_ACTIVATIONS_INL) == defined(HWY_TARGET_TOGGLE)
@@ -89,24 +89,23 @@ HWY_INLINE hn::Vec<D> sigmoid(D d, hn::Vec<D> x) {
 /// f32: x P(x^2) / Q(x^2), which is within 2.1e-8 of tanh up to where tanh rounds to 1; beyond
 /// the limit it is past 1, which the last line makes exactly 1.
 template <class D>
-  requires std::is_same_v<hn::TFromD<D>, float>
-HWY_INLINE hn::Vec<D> tanh(D d, hn::Vec<D> x) {
+requires std::is_same_v < hn::TFromD<D>,
+float > HWY_INLINE hn::Vec<D> tanh(D d, hn::Vec<D> x) {
   constexpr float kP[] = {0.999999979F, 0.133797175F, 0.00349403404F, 2.05834737e-05F,
                           1.33190631e-08F};
   constexpr float kQ[] = {1.0F, 0.467130327F, 0.0258710712F, 0.000328309204F, 7.76201548e-07F};
   const auto limit = hn::Set(d, 9.1F);
   x = at_most(limit, at_least(hn::Neg(limit), x));
   const auto square = hn::Mul(x, x);
-  const auto ratio =
-      hn::Div(hn::Mul(x, polynomial(d, square, kP)), polynomial(d, square, kQ));
+  const auto ratio = hn::Div(hn::Mul(x, polynomial(d, square, kP)), polynomial(d, square, kQ));
   const auto one = hn::Set(d, 1.0F);
   return at_most(one, at_least(hn::Neg(one), ratio));
 }
 
 /// f64: the same form below 0.625, and 1 - 2 / (e^2|x| + 1) above.
 template <class D>
-  requires std::is_same_v<hn::TFromD<D>, double>
-HWY_INLINE hn::Vec<D> tanh(D d, hn::Vec<D> x) {
+requires std::is_same_v < hn::TFromD<D>,
+double > HWY_INLINE hn::Vec<D> tanh(D d, hn::Vec<D> x) {
   constexpr double kP[] = {1.0, 0.12808779743582566, 0.0027841832931730843, 7.2769845869312862e-06};
   constexpr double kQ[] = {1.0, 0.4614211307691562, 0.023257893549636924, 0.00020534469929897419};
   const auto one = hn::Set(d, 1.0), size = hn::Abs(x), square = hn::Mul(x, x);

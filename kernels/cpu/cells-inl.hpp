@@ -60,8 +60,10 @@ template <bool kRelu, class T>
 HWY_INLINE hn::Vec<Tag<T>> rnn_cell(const T* sum) {
   const Tag<T> d;
   const auto x = hn::Load(d, sum);
-  if constexpr (kRelu) return at_least(hn::Zero(d), x);
-  else return tanh(d, x);
+  if constexpr (kRelu)
+    return at_least(hn::Zero(d), x);
+  else
+    return tanh(d, x);
 }
 
 }  // namespace packrnn::kernels::HWY_NAMESPACE

@@ -57,7 +57,8 @@ template <class T>
 void run(Context& context, const TensorView& x, const TensorView& panels, const TensorView& bias,
          const TensorSpan& y) {
   const std::int64_t rows = y.size(0), outputs = y.size(1), k_count = x.size(1);
-  const std::int64_t count = round_up(outputs, kLinearWidth * kLanes<T>) / (kLinearWidth * kLanes<T>);
+  const std::int64_t count =
+      round_up(outputs, kLinearWidth * kLanes<T>) / (kLinearWidth * kLanes<T>);
   const T* b = bias.defined() ? bias.data<T>() : nullptr;
   const auto work = [&](Range own_rows, Range own_panels) {
     part(x.data<T>(), panels.data<T>(), b, y.data<T>(), outputs, k_count, own_rows, own_panels);
@@ -67,8 +68,10 @@ void run(Context& context, const TensorView& x, const TensorView& panels, const 
   if (team == 1 || rows * outputs * k_count < kWorthwhile) return work({0, rows}, {0, count});
   const bool by_rows = rows >= kGroupRows / 2 * team;
   context.pool().run([&](int worker) {
-    if (by_rows) work(split(rows, worker, team), {0, count});
-    else work({0, rows}, split(count, worker, team));
+    if (by_rows)
+      work(split(rows, worker, team), {0, count});
+    else
+      work({0, rows}, split(count, worker, team));
   });
 }
 
@@ -78,14 +81,18 @@ std::int64_t PanelElements(std::int64_t outputs, std::int64_t k_count, Dtype dty
 }
 
 void Pack(const TensorView& weight, const TensorSpan& panels) {
-  if (weight.dtype() == Dtype::f32) pack(weight, panels.data<float>());
-  else pack(weight, panels.data<double>());
+  if (weight.dtype() == Dtype::f32)
+    pack(weight, panels.data<float>());
+  else
+    pack(weight, panels.data<double>());
 }
 
 void Linear(Context& context, const TensorView& x, const TensorView& panels, const TensorView& bias,
             const TensorSpan& y) {
-  if (x.dtype() == Dtype::f32) run<float>(context, x, panels, bias, y);
-  else run<double>(context, x, panels, bias, y);
+  if (x.dtype() == Dtype::f32)
+    run<float>(context, x, panels, bias, y);
+  else
+    run<double>(context, x, panels, bias, y);
 }
 
 }  // namespace

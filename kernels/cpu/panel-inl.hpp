@@ -1,10 +1,10 @@
 // The matrix product under every CPU layer; included once per instruction set.
 //
-// Weights are packed once into panels. A panel covers kWidth vectors of output columns and all of K,
-// k outermost: panel[k][kWidth * lanes]. A tile of rows x vectors of accumulators stays in registers
-// while k runs; each accumulator is one chain of fused multiply-adds over ascending k that starts
-// from its initial value. Splitting rows into tiles, K into blocks or columns over threads moves
-// accumulators through memory but never reorders a chain: that is contract C1.
+// Weights are packed once into panels. A panel covers kWidth vectors of output columns and all of
+// K, k outermost: panel[k][kWidth * lanes]. A tile of rows x vectors of accumulators stays in
+// registers while k runs; each accumulator is one chain of fused multiply-adds over ascending k
+// that starts from its initial value. Splitting rows into tiles, K into blocks or columns over
+// threads moves accumulators through memory but never reorders a chain: that is contract C1.
 
 #if defined(PACKRNN_CPU_PANEL_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef PACKRNN_CPU_PANEL_INL
@@ -28,13 +28,15 @@ using Tag = hn::ScalableTag<T>;
 template <class T>
 inline constexpr std::int64_t kLanes = static_cast<std::int64_t>(hn::MaxLanes(Tag<T>()));
 
-/// Vector registers decide the tile, rows x vectors of accumulators: 6 x 4 or 8 x 3 of 32 registers,
-/// 6 x 2 or 4 x 3 of 16.
+/// Vector registers decide the tile, rows x vectors of accumulators: 6 x 4 or 8 x 3 of 32
+/// registers, 6 x 2 or 4 x 3 of 16.
 inline constexpr bool kManyRegisters = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON;
 template <int kWidth>
 inline constexpr int kTileVectors = kManyRegisters || kWidth == 3 ? kWidth : std::min(kWidth, 2);
 template <int kWidth>
-inline constexpr int kTileRows = kTileVectors<kWidth> != 3 ? 6 : kManyRegisters ? 8 : 4;
+inline constexpr int kTileRows = kTileVectors<kWidth> != 3 ? 6
+                                 : kManyRegisters          ? 8
+                                                           : 4;
 /// Rows that share one pass over a panel; their results wait in a small buffer for the epilogue.
 inline constexpr int kGroupRows = 48;
 /// Bytes of a panel read per block of K when there are rows enough to read it again: stays in L1.

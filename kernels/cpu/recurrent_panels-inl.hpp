@@ -1,0 +1,107 @@
+// How the weights of one direction of one layer lie in panels; included once per instruction set.
+
+#if defined(PACKRNN_CPU_RECURRENT_PANELS_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef PACKRNN_CPU_RECURRENT_PANELS_INL
+#undef PACKRNN_CPU_RECURRENT_PANELS_INL
+#else
+#define PACKRNN_CPU_RECURRENT_PANELS_INL
+#endif
+
+#include "packrnn/kernels/cpu/panel-inl.hpp"
+#include "packrnn/kernels/recurrent.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace packrnn::kernels::HWY_NAMESPACE {
+
+constexpr int gate_count(Cell cell) {
+  return cell == Cell::lstm ? 4 : cell == Cell::rnn_tanh || cell == Cell::rnn_relu ? 1 : 3;
+}
+
+/// Panel geometry of a cell: kWidth vectors hold kBlocks blocks of units, each with its kGates
+/// gates.
+template <Cell kCell>
+inline constexpr int kGates = gate_count(kCell);
+template <Cell kCell>
+inline constexpr int kBlocks = kGates<kCell> == 1 ? 4 : 1;
+template <Cell kCell>
+inline constexpr int kWidth = kGates<kCell>* kBlocks<kCell>;
+inline constexpr int kProjectionWidth = 4;
+
+/// Where each part of the packed weights begins, in elements.
+struct PanelMap {
+  std::int64_t units;                                     // H rounded up to whole panels
+  std::int64_t columns;                                   // gate columns: G * units
+  std::int64_t recurrent, bias, bias_n, projection, end;  // the input panels begin at 0
+
+  PanelMap(const RecurrentShape& s, std::int64_t lanes) {
+    const int gates = gate_count(s.cell), blocks = gates == 1 ? 4 : 1;
+    units = round_up(s.hidden, blocks * lanes);
+    columns = gates * units;
+    recurrent = columns * s.input;
+    bias = recurrent + columns * s.state();
+    bias_n = bias + columns;
+    projection = bias_n + (s.cell == Cell::gru ? units : 0);
+    end = projection +
+          (s.projection > 0 ? round_up(s.projection, kProjectionWidth * lanes) * s.hidden : 0);
+  }
+};
+
+template <class T, Cell kCell>
+void pack(const RecurrentShape& s, const RecurrentWeights& w, T* panels) {
+  const PanelMap map(s, kLanes<T>);
+  const auto row_index = [&](std::int64_t column) -> std::int64_t {  // -1: padding
+    constexpr std::int64_t kN = kLanes<T>;
+    const std::int64_t vector = column / kN;
+    const std::int64_t unit = vector / kGates<kCell> * kN + column % kN;
+    return unit < s.hidden ? vector % kGates<kCell> * s.hidden + unit : -1;
+  };
+  const auto rows_of = [&](const TensorView& weight, std::int64_t k) {
+    return [&row_index, data = weight.data<T>(), k](std::int64_t column) {
+      const std::int64_t row = row_index(column);
+      return row < 0 ? nullptr : data + row * k;
+    };
+  };
+  fill_panels<kWidth<kCell>>(map.columns, s.input, rows_of(w.w_ih, s.input), panels);
+  fill_panels<kWidth<kCell>>(map.columns, s.state(), rows_of(w.w_hh, s.state()),
+                             panels + map.recurrent);
+  for (std::int64_t c = 0; c < map.columns; ++c) {
+    const std::int64_t row = row_index(c);
+    const bool separate = kCell == Cell::gru && row >= 2 * s.hidden;  // b_hn stays inside r * (.)
+    const T ih = row >= 0 && w.b_ih.defined() ? w.b_ih.data<T>()[row] : T{0};
+    const T hh = row >= 0 && w.b_hh.defined() ? w.b_hh.data<T>()[row] : T{0};
+    panels[map.bias + c] = separate ? ih : ih + hh;
+  }
+  if constexpr (kCell == Cell::gru)
+    for (std::int64_t u = 0; u < map.units; ++u)
+      panels[map.bias_n + u] =
+          u < s.hidden && w.b_hh.defined() ? w.b_hh.data<T>()[2 * s.hidden + u] : T{0};
+  if (s.projection > 0)
+    fill_panels<kProjectionWidth>(
+        round_up(s.projection, kProjectionWidth * kLanes<T>), s.hidden,
+        [&](std::int64_t c) {
+          return c < s.projection ? w.w_hr.data<T>() + c * s.hidden : nullptr;
+        },
+        panels + map.projection);
+}
+
+/// Calls body with the cell as a compile-time constant.
+template <class Body>
+void with_cell(Cell cell, Body&& body) {
+  switch (cell) {
+    case Cell::lstm:
+      return body.template operator()<Cell::lstm>();
+    case Cell::gru:
+      return body.template operator()<Cell::gru>();
+    case Cell::gru_reset_before:
+      return body.template operator()<Cell::gru_reset_before>();
+    case Cell::rnn_tanh:
+      return body.template operator()<Cell::rnn_tanh>();
+    case Cell::rnn_relu:
+      return body.template operator()<Cell::rnn_relu>();
+  }
+}
+
+}  // namespace packrnn::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard
