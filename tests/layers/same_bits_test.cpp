@@ -75,7 +75,8 @@ TEST_CASE("C1 a sequence has the same bits alone and in any company") {
   const Dtype dtype = GENERATE(Dtype::f32, Dtype::f64);
   const bool bidirectional = GENERATE(false, true);
   // Around one, two and four vectors of every width; panels of four vectors of an RNN.
-  for (const std::int64_t H : {1, 4, 8, 9, 16, 17, 31, 33, 65})
+  const Counts widths = kSanitized ? Counts{1, 9, 33} : Counts{1, 4, 8, 9, 16, 17, 31, 33, 65};
+  for (const std::int64_t H : widths)
     check_in_company(config_of(kind, 7, H, 1, bidirectional), dtype, kWide);
 }
 
