@@ -15,8 +15,9 @@ namespace packrnn::kernels::HWY_NAMESPACE {
 namespace {
 
 std::string Describe() {
-  return fmt::format("{} ({}-bit vectors)", hwy::TargetName(HWY_TARGET),
-                     8 * hwy::HWY_NAMESPACE::MaxLanes(hwy::HWY_NAMESPACE::ScalableTag<std::uint8_t>()));
+  return fmt::format(
+      "{} ({}-bit vectors)", hwy::TargetName(HWY_TARGET),
+      8 * hwy::HWY_NAMESPACE::MaxLanes(hwy::HWY_NAMESPACE::ScalableTag<std::uint8_t>()));
 }
 
 }  // namespace

@@ -2,9 +2,11 @@
 // has. Weights packed for one must not be used with another, so bodies make their own.
 #pragma once
 
+// In this order: Highway's header must know which targets there are.
+// clang-format off
 #include "packrnn/kernels/cpu/targets.hpp"
-
 #include <hwy/targets.h>
+// clang-format on
 
 namespace packrnn {
 

@@ -42,8 +42,10 @@ Tensor packed(const Tensor& weight) {
 Tensor run(Context& context, const TensorView& x, const Tensor& panels, const TensorView& bias,
            std::int64_t outputs) {
   Tensor y = Tensor::empty({x.size(0), outputs}, x.dtype());
-  if (x.dtype() == Dtype::f32) std::fill(y.values<float>().begin(), y.values<float>().end(), NAN);
-  else std::fill(y.values<double>().begin(), y.values<double>().end(), NAN);
+  if (x.dtype() == Dtype::f32)
+    std::fill(y.values<float>().begin(), y.values<float>().end(), NAN);
+  else
+    std::fill(y.values<double>().begin(), y.values<double>().end(), NAN);
   kernels::linear(context, x, panels, bias, y);
   return y;
 }
@@ -65,7 +67,8 @@ TEST_CASE("linear agrees with the double reference on every instruction set") {
     const Tensor y = run(context, x, packed(weight), bias, outputs);
     const std::vector<double> got = doubles(y);
     // The sum of |x w| is at most k, and each of its k roundings is below one unit of that.
-    const double allowed = precision.arithmetic * (std::sqrt(double(k)) + 2) * std::sqrt(double(k)) * 2;
+    const double allowed =
+        precision.arithmetic * (std::sqrt(double(k)) + 2) * std::sqrt(double(k)) * 2;
     double worst = 0;
     for (std::int64_t m = 0; m < rows; ++m)
       for (std::int64_t o = 0; o < outputs; ++o) {
@@ -111,9 +114,9 @@ TEST_CASE("linear names what does not fit") {
                     Contains("y has shape [2, 4], expected [3, 4]"));
   CHECK_THROWS_WITH(kernels::linear(context, uniform({2, 3}, Dtype::f64, 2), panels, {}, y),
                     Contains("f32") && Contains("f64"));
-  CHECK_THROWS_WITH(
-      kernels::linear(context, uniform({2, 3}, Dtype::f32, 2), panels, uniform({3}, Dtype::f32, 2), y),
-      Contains("bias has shape [3], expected [4]"));
+  CHECK_THROWS_WITH(kernels::linear(context, uniform({2, 3}, Dtype::f32, 2), panels,
+                                    uniform({3}, Dtype::f32, 2), y),
+                    Contains("bias has shape [3], expected [4]"));
   CHECK_THROWS_AS(kernels::linear_panel_elements(4, 3, Dtype::f16), Unsupported);
   CHECK_NOTHROW(kernels::linear(context, uniform({2, 3}, Dtype::f32, 2), panels, {}, y));
 }

@@ -61,23 +61,36 @@ struct Problem {
     kernels::pack_recurrent(shape, {w_ih, w_hh, b_ih, b_hh, w_hr}, panels);
     const std::int64_t N = layout->batch();
     Output out{Tensor::empty({layout->total(), shape.state()}, shape.dtype),
-               Tensor::empty({N, shape.state()}, shape.dtype), {}};
+               Tensor::empty({N, shape.state()}, shape.dtype),
+               {}};
     if (shape.cell == Cell::lstm) out.c_n = Tensor::empty({N, shape.hidden}, shape.dtype);
     Context context(Device::cpu(), {.threads = threads});
-    const kernels::RecurrentDirection direction{
-        .panels = panels, .reverse = reverse, .h_0 = h_0, .c_0 = c_0, .h_n = out.h_n, .c_n = out.c_n};
+    const kernels::RecurrentDirection direction{.panels = panels,
+                                                .reverse = reverse,
+                                                .h_0 = h_0,
+                                                .c_0 = c_0,
+                                                .h_n = out.h_n,
+                                                .c_n = out.c_n};
     kernels::recurrent_forward(context, shape, *layout, x, {&direction, 1}, out.y);
     return out;
   }
 
   /// Largest error of outputs and states against the reference, as a share of what is allowed.
   double error(const Output& out, bool reverse) const {
-    const reference::Config config{static_cast<reference::Cell>(shape.cell), shape.input,
-                                   shape.hidden, 1, shape.projection, true, false};
+    const reference::Config config{static_cast<reference::Cell>(shape.cell),
+                                   shape.input,
+                                   shape.hidden,
+                                   1,
+                                   shape.projection,
+                                   true,
+                                   false};
     std::vector<reference::Parameter> parameters = reference::parameters(config);
     for (auto& p : parameters) {
-      const Tensor& from = p.name == "weight_ih_l0" ? w_ih : p.name == "weight_hh_l0" ? w_hh
-                           : p.name == "bias_ih_l0" ? b_ih : p.name == "bias_hh_l0" ? b_hh : w_hr;
+      const Tensor& from = p.name == "weight_ih_l0"   ? w_ih
+                           : p.name == "weight_hh_l0" ? w_hh
+                           : p.name == "bias_ih_l0"   ? b_ih
+                           : p.name == "bias_hh_l0"   ? b_hh
+                                                      : w_hr;
       p.value = doubles(from);
     }
     const std::vector<double> xs = doubles(x), ys = doubles(out.y), hs = doubles(h_0),
@@ -95,10 +108,9 @@ struct Problem {
       sequence.h0.assign(hs.begin() + n * S, hs.begin() + (n + 1) * S);
       if (!cs.empty()) sequence.c0.assign(cs.begin() + n * H, cs.begin() + (n + 1) * H);
       const reference::Result truth = reference::run(config, parameters, sequence);
-      const double allowed =
-          reference::tolerance(shape.dtype == Dtype::f32 ? reference::kF32 : reference::kF64,
-                               reference::work(config, std::max<std::int64_t>(T, 1),
-                                               std::max(truth.magnitude, 1.0)));
+      const double allowed = reference::tolerance(
+          shape.dtype == Dtype::f32 ? reference::kF32 : reference::kF64,
+          reference::work(config, std::max<std::int64_t>(T, 1), std::max(truth.magnitude, 1.0)));
       const auto compare = [&](double got, double want) {
         const double share = std::abs(got - want) / allowed;
         worst = std::isnan(share) ? INFINITY : std::max(worst, share);
@@ -119,8 +131,8 @@ struct Problem {
 }  // namespace
 
 TEST_CASE("every cell agrees with the double reference on every instruction set") {
-  const auto cell = GENERATE(Cell::lstm, Cell::gru, Cell::gru_reset_before, Cell::rnn_tanh,
-                             Cell::rnn_relu);
+  const auto cell =
+      GENERATE(Cell::lstm, Cell::gru, Cell::gru_reset_before, Cell::rnn_tanh, Cell::rnn_relu);
   const auto dtype = GENERATE(Dtype::f32, Dtype::f64);
   const auto hidden = GENERATE(1, 9, 67);
   const auto reverse = GENERATE(false, true);
@@ -150,8 +162,8 @@ TEST_CASE("the recurrent kernel names what does not fit") {
   kernels::pack_recurrent(p.shape, {p.w_ih, p.w_hh, p.b_ih, p.b_hh, {}}, panels);
   Context context(Device::cpu(), {.threads = 1});
   Tensor y = Tensor::empty({3, 4}, Dtype::f32), h_n = Tensor::empty({2, 4}, Dtype::f32);
-  kernels::RecurrentDirection d{.panels = panels, .reverse = false, .h_0 = {}, .c_0 = {},
-                                .h_n = h_n, .c_n = {}};
+  kernels::RecurrentDirection d{
+      .panels = panels, .reverse = false, .h_0 = {}, .c_0 = {}, .h_n = h_n, .c_n = {}};
   const auto forward = [&](const TensorView& x) {
     kernels::recurrent_forward(context, p.shape, *p.layout, x, {&d, 1}, y);
   };
