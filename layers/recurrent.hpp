@@ -56,6 +56,7 @@ struct DenseOutput {
   State state;
 };
 
+/// Movable, not copyable; a moved-from layer may only be assigned to or destroyed.
 class Recurrent {
  public:
   struct Config {

@@ -1,8 +1,8 @@
 // exp, sigmoid and tanh for one vector of f32 or f64; included once per instruction set.
 //
 // Each lane is a pure function of its input, NaN stays NaN, and the result does not depend on what
-// the other lanes hold. The coefficients were fitted for packrnn (Lawson-weighted least squares,
-// see docs/math.md); the largest errors, found by activations_test, are
+// the other lanes hold. The coefficients are those that fit_activations.py prints; the
+// largest errors, found by activations_test, are
 //   f32: sigmoid 3 ulp, tanh 6 ulp   f64: sigmoid 3 ulp, tanh 4 ulp.
 
 #if defined(PACKRNN_CPU_ACTIVATIONS_INL) == defined(HWY_TARGET_TOGGLE)
