@@ -1,23 +1,5 @@
 # The one way to make a library of this project, and what it shares with tests and benchmarks.
 
-# Sources listed in a CMakeLists.txt before they are written are left out with a note.
-function(packrnn_existing out)
-  set(kept "")
-  foreach(file IN LISTS ARGN)
-    if(IS_ABSOLUTE "${file}")
-      set(path "${file}")
-    else()
-      set(path "${CMAKE_CURRENT_SOURCE_DIR}/${file}")
-    endif()
-    if(EXISTS "${path}")
-      list(APPEND kept "${file}")
-    else()
-      message(STATUS "packrnn: not there yet: ${path}")
-    endif()
-  endforeach()
-  set(${out} "${kept}" PARENT_SCOPE)
-endfunction()
-
 # <build>/include/packrnn is a folder of links to the source folders, so that <packrnn/...> means
 # the same in the build tree as in the installed tree.
 function(packrnn_include_tree)
@@ -58,14 +40,8 @@ function(packrnn_module name)
     message(FATAL_ERROR "packrnn_module(${name}): unknown argument ${arg_UNPARSED_ARGUMENTS}")
   endif()
   set(target packrnn_${name})
-  packrnn_existing(sources ${arg_SOURCES})
-  packrnn_existing(headers ${arg_PUBLIC_HEADERS})
-  if(NOT sources)
-    file(WRITE "${CMAKE_CURRENT_BINARY_DIR}/nothing.cpp" "namespace packrnn {}\n")
-    set(sources "${CMAKE_CURRENT_BINARY_DIR}/nothing.cpp")
-  endif()
 
-  add_library(${target} ${sources} ${headers})
+  add_library(${target} ${arg_SOURCES} ${arg_PUBLIC_HEADERS})
   add_library(packrnn::${name} ALIAS ${target})
   target_compile_features(${target} PUBLIC cxx_std_20)
   packrnn_compile_options(${target})
@@ -85,16 +61,16 @@ function(packrnn_module name)
     SOVERSION ${packrnn_VERSION_MAJOR}.${packrnn_VERSION_MINOR})
 
   # The layering test wants to know which headers a user can reach.
-  list(TRANSFORM headers PREPEND "${name}/" OUTPUT_VARIABLE public)
+  list(TRANSFORM arg_PUBLIC_HEADERS PREPEND "${name}/" OUTPUT_VARIABLE public)
   set_property(GLOBAL APPEND PROPERTY packrnn_public_headers ${public})
 
   if(PACKRNN_TESTS)
-    packrnn_check_headers(${name} ${headers})
+    packrnn_check_headers(${name} ${arg_PUBLIC_HEADERS})
   endif()
 
   if(PACKRNN_INSTALL)
     install(TARGETS ${target} EXPORT packrnn-targets)
-    foreach(header IN LISTS headers)
+    foreach(header IN LISTS arg_PUBLIC_HEADERS)
       get_filename_component(folder "${header}" DIRECTORY)
       install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/packrnn/${name}/${folder})
     endforeach()
