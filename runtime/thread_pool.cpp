@@ -238,6 +238,8 @@ ThreadPool::~ThreadPool() { state_->stop(); }
 
 int ThreadPool::size() const noexcept { return state_->size; }
 
+bool ThreadPool::crowded() const noexcept { return state_->size > 1 && !state_->spins; }
+
 void ThreadPool::run_erased(Call call, void* context) {
   State& state = *state_;
   expects(
@@ -272,16 +274,10 @@ void Barrier::wait() noexcept {
     return;
   }
   const auto open = [&] { return generation_.load(std::memory_order_acquire) != generation; };
-  // A hint only, so threads may overwrite each other's.
-  const int spins = spins_.load(std::memory_order_relaxed);
-  for (int i = 0; i < spins; ++i) {
-    if (open()) {
-      if (spins < kMaxSpins) spins_.store(spins * 2, std::memory_order_relaxed);
-      return;
-    }
+  for (int i = 0; i < spins_; ++i) {
+    if (open()) return;
     relax();
   }
-  if (spins > 16) spins_.store(spins / 2, std::memory_order_relaxed);
   while (!open()) sched_yield();
 }
 

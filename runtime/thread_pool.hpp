@@ -29,6 +29,8 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const noexcept;
+  /// More threads than available_threads() said when the pool was made: waiting should not spin.
+  bool crowded() const noexcept;
 
   /// Calls task(worker) for worker = 0 .. size() - 1, one call on each thread, and returns when all
   /// are done. One run() at a time per pool; a call from inside a task, or from a second thread
@@ -50,22 +52,28 @@ class ThreadPool {
   std::unique_ptr<State> state_;
 };
 
-/// Meeting point of a fixed team inside one ThreadPool::run(). Spins briefly, then yields: steps of
-/// a recurrence are a few microseconds apart. Where spinning keeps failing (more threads than
-/// CPUs), it yields sooner. Reusable any number of times.
+/// Meeting point of a fixed team inside one ThreadPool::run(). Reusable any number of times.
+///
+/// Steps of a recurrence are a few microseconds apart, so a thread that waits spins. On a machine
+/// that others keep busy, the one it waits for may have lost its CPU; to give up one's own as well
+/// would cost a whole time slice at every meeting, so it goes on spinning for about as long.
+/// Where the team has more threads than CPUs, the one it waits for needs this CPU, and it yields at
+/// once.
 class Barrier {
  public:
-  explicit Barrier(int team) noexcept : team_(team) {}
+  /// `crowded`: the team has more threads than CPUs (ThreadPool::crowded()).
+  explicit Barrier(int team, bool crowded = false) noexcept
+      : spins_(crowded ? kFewSpins : kManySpins), team_(team) {}
   /// Returns when all `team` threads have called it; what each wrote before is visible to all
   /// after.
   void wait() noexcept;
 
  private:
-  static constexpr int kMaxSpins = 4096;
+  static constexpr int kFewSpins = 16, kManySpins = 300'000;
 
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<std::uint32_t> generation_{0};
-  std::atomic<int> spins_{kMaxSpins};
+  int spins_;
   int team_;
 };
 

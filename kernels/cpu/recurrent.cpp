@@ -66,7 +66,8 @@ void forward(Context& context, const RecurrentShape& shape, const PackedLayout& 
     const std::int64_t stride = state_stride<T>(width);
     return Rows<T>{scratch.take<T>(live * stride).data(), stride};
   };
-  Barrier barriers[2] = {Barrier(threads), Barrier(threads)};
+  const bool crowded = context.pool().crowded();
+  Barrier barriers[2] = {Barrier(threads, crowded), Barrier(threads, crowded)};
   std::optional<Job<T>> jobs[2];
   for (std::int64_t i = 0; i < count; ++i) {
     const RecurrentDirection& d = directions[static_cast<std::size_t>(i)];
@@ -92,7 +93,7 @@ void forward(Context& context, const RecurrentShape& shape, const PackedLayout& 
         .gates = {scratch.take<T>(chunk * map.columns).data(),
                   scratch.take<T>(chunk * map.columns).data()},
         .chunk_rows = chunk,
-        .by_rows_from = cpu::kRowsPerThread * threads,
+        .by_rows_from = cpu::rows_per_thread(shape) * threads,
         .team = threads,
         .barrier = &barriers[i]};
     if (cells.defined()) job.cells = {cells.data<T>() + i * shape.hidden, count * shape.hidden};
@@ -175,6 +176,13 @@ void recurrent_forward(Context& context, const RecurrentShape& shape, const Pack
   HWY_DYNAMIC_DISPATCH(Forward)(context, shape, layout, x, directions, y, cells, team);
 }
 
+std::int64_t rows_per_thread(const RecurrentShape& shape) {
+  constexpr std::int64_t kOwnCache = 1 << 20;  // half of the smallest L2 of a recent server core
+  const std::int64_t bytes = gates(shape.cell) * shape.hidden * shape.state() *
+                             static_cast<std::int64_t>(size_of(shape.dtype));
+  return bytes <= kOwnCache ? 8 : 32;
+}
+
 const Plan& recurrent_plan(Context& context, const RecurrentShape& shape,
                            const PackedLayout& layout, std::int64_t directions) {
   // A step must give each thread a few microseconds, or meeting costs more than it saves.
@@ -202,7 +210,8 @@ const Plan& recurrent_plan(Context& context, const RecurrentShape& shape,
     std::string how = fmt::format("{} thread{} per direction", team, team > 1 ? "s" : "");
     if (side_by_side) how += ", directions side by side";
     if (team > 1)
-      how += fmt::format(", by rows from {} live rows, by units below", kRowsPerThread * team);
+      how +=
+          fmt::format(", by rows from {} live rows, by units below", rows_per_thread(shape) * team);
     return Plan{team, what + how};
   });
 }

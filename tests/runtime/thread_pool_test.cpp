@@ -125,7 +125,8 @@ TEST_CASE("numbers of threads that cannot be are refused with the number") {
 TEST_CASE("a barrier orders what was written before it and what is read after it") {
   for (const int team : {1, 2, 3, 5}) {
     ThreadPool pool(team);
-    Barrier barrier(team);
+    CHECK(pool.crowded() == (team > available_threads()));
+    Barrier barrier(team, pool.crowded());
     constexpr int kRounds = 300;
     std::vector<int> written(static_cast<std::size_t>(team), -1);  // plain on purpose
     std::atomic<int> wrong{0};
