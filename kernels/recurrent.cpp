@@ -20,20 +20,6 @@ void check_shape(const RecurrentShape& s) {
 
 }  // namespace
 
-int gates(Cell cell) noexcept {
-  switch (cell) {
-    case Cell::lstm:
-      return 4;
-    case Cell::gru:
-    case Cell::gru_reset_before:
-      return 3;
-    case Cell::rnn_tanh:
-    case Cell::rnn_relu:
-      break;
-  }
-  return 1;
-}
-
 std::string_view name_of(Cell cell) noexcept {
   switch (cell) {
     case Cell::lstm:

@@ -19,7 +19,9 @@ namespace packrnn::kernels {
 enum class Cell : std::uint8_t { lstm, gru, gru_reset_before, rnn_tanh, rnn_relu };
 
 /// G: 4, 3 or 1.
-int gates(Cell cell) noexcept;
+constexpr int gates(Cell cell) noexcept {
+  return cell == Cell::lstm ? 4 : cell == Cell::rnn_tanh || cell == Cell::rnn_relu ? 1 : 3;
+}
 std::string_view name_of(Cell cell) noexcept;
 
 /// What the packed weights of one direction of one layer are made for.

@@ -88,9 +88,8 @@ HWY_INLINE hn::Vec<D> sigmoid(D d, hn::Vec<D> x) {
 
 /// f32: x P(x^2) / Q(x^2), which is within 2.1e-8 of tanh up to where tanh rounds to 1; beyond
 /// the limit it is past 1, which the last line makes exactly 1.
-template <class D>
-requires std::is_same_v < hn::TFromD<D>,
-float > HWY_INLINE hn::Vec<D> tanh(D d, hn::Vec<D> x) {
+template <class D, std::enable_if_t<std::is_same_v<hn::TFromD<D>, float>, int> = 0>
+HWY_INLINE hn::Vec<D> tanh(D d, hn::Vec<D> x) {
   constexpr float kP[] = {0.999999979F, 0.133797175F, 0.00349403404F, 2.05834737e-05F,
                           1.33190631e-08F};
   constexpr float kQ[] = {1.0F, 0.467130327F, 0.0258710712F, 0.000328309204F, 7.76201548e-07F};
@@ -103,9 +102,8 @@ float > HWY_INLINE hn::Vec<D> tanh(D d, hn::Vec<D> x) {
 }
 
 /// f64: the same form below 0.625, and 1 - 2 / (e^2|x| + 1) above.
-template <class D>
-requires std::is_same_v < hn::TFromD<D>,
-double > HWY_INLINE hn::Vec<D> tanh(D d, hn::Vec<D> x) {
+template <class D, std::enable_if_t<std::is_same_v<hn::TFromD<D>, double>, int> = 0>
+HWY_INLINE hn::Vec<D> tanh(D d, hn::Vec<D> x) {
   constexpr double kP[] = {1.0, 0.12808779743582566, 0.0027841832931730843, 7.2769845869312862e-06};
   constexpr double kQ[] = {1.0, 0.4614211307691562, 0.023257893549636924, 0.00020534469929897419};
   const auto one = hn::Set(d, 1.0), size = hn::Abs(x), square = hn::Mul(x, x);

@@ -13,14 +13,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace packrnn::kernels::HWY_NAMESPACE {
 
-constexpr int gate_count(Cell cell) {
-  return cell == Cell::lstm ? 4 : cell == Cell::rnn_tanh || cell == Cell::rnn_relu ? 1 : 3;
-}
-
 /// Panel geometry of a cell: kWidth vectors hold kBlocks blocks of units, each with its kGates
 /// gates.
 template <Cell kCell>
-inline constexpr int kGates = gate_count(kCell);
+inline constexpr int kGates = gates(kCell);
 template <Cell kCell>
 inline constexpr int kBlocks = kGates<kCell> == 1 ? 4 : 1;
 template <Cell kCell>
@@ -34,9 +30,9 @@ struct PanelMap {
   std::int64_t recurrent, bias, bias_n, projection, end;  // the input panels begin at 0
 
   PanelMap(const RecurrentShape& s, std::int64_t lanes) {
-    const int gates = gate_count(s.cell), blocks = gates == 1 ? 4 : 1;
+    const int gate_count = gates(s.cell), blocks = gate_count == 1 ? 4 : 1;
     units = round_up(s.hidden, blocks * lanes);
-    columns = gates * units;
+    columns = gate_count * units;
     recurrent = columns * s.input;
     bias = recurrent + columns * s.state();
     bias_n = bias + columns;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 #include <random>
 
 #include "tests/layers/layer_fixture.hpp"
@@ -13,13 +12,6 @@ using namespace packrnn;
 using namespace packrnn::tests;
 
 namespace {
-
-// The expected numbers of this file have ten decimals; the engine's own f64 error is far below.
-constexpr double kTenDecimals = 1e-10;
-
-double sum(std::span<const double> values) {
-  return std::accumulate(values.begin(), values.end(), 0.0);
-}
 
 // Sum of everything in a [A, N, B] tensor that belongs to sequence n.
 double sum_of(const Tensor& tensor, std::int64_t n) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <random>
 #include <span>
 #include <string>
@@ -154,5 +155,12 @@ inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;
 #endif
+
+/// What published numbers with ten decimals allow; the engine's own f64 error is far below.
+inline constexpr double kTenDecimals = 1e-10;
+
+inline double sum(std::span<const double> values) {
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
 
 }  // namespace packrnn::tests
