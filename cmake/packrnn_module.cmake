@@ -20,8 +20,9 @@ function(packrnn_compile_options target)
     # One expression must give the same bits wherever the compiler inlines it: we write fused
     # multiply-adds ourselves and the compiler makes none of its own.
     $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>
-    # CMake 3.25 knows no C++20 for nvcc.
-    $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>)
+    # CMake 3.25 knows no C++20 for nvcc. --fmad=false is its -ffp-contract=off. Kernels may call
+    # constexpr functions that are written once for host and device.
+    $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --fmad=false --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra>)
   if(PACKRNN_WERROR)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Werror>
       $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
@@ -48,6 +49,11 @@ function(packrnn_module name)
   target_include_directories(${target} PUBLIC
     $<BUILD_INTERFACE:${packrnn_BINARY_DIR}/include>
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  if(PACKRNN_CUDA)
+    set_target_properties(${target} PROPERTIES
+      CUDA_COMPILER_LAUNCHER "${packrnn_SOURCE_DIR}/cmake/ptxas_log")
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>)
+  endif()
   target_link_libraries(${target} PUBLIC ${arg_DEPENDS} PRIVATE ${arg_PRIVATE_DEPENDS})
   foreach(library IN LISTS arg_HEADER_DEPENDS)
     # Not by linking, which would name the library in the exported targets.

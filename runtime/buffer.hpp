@@ -20,8 +20,9 @@ class Buffer {
   Buffer& operator=(Buffer&&) noexcept = default;
 
   /// Uninitialised memory, aligned to kAlignment (2 MiB, advised to be huge pages, from 2 MiB up).
-  /// data() is not null, not even for 0 bytes. Throws OutOfMemory naming the size, Unsupported for
-  /// a device this build cannot allocate on.
+  /// data() is not null, not even for 0 bytes. On a GPU (256 bytes) usable at once by any stream,
+  /// returned when the device is done with what it was given. Throws OutOfMemory naming the size,
+  /// Unsupported for a device this build cannot allocate on.
   static Buffer allocate(Device device, std::size_t bytes);
 
   /// Takes memory that somebody else made; `release` runs once, when the buffer dies, or at once if

@@ -41,15 +41,22 @@ Dtype dtype_of(DLDataType type) {
       int{type.code}, int{type.bits}, int{type.lanes}));
 }
 
-void check_device(const DLDevice& device) {
+Device device_of(const DLDevice& device) {
   // Pinned memory is the host's: only its allocator differs.
   int type = 0;  // a foreign value need not be one of the enumerators: not to be read as one
   static_assert(sizeof(type) == sizeof(device.device_type));
   std::memcpy(&type, &device.device_type, sizeof(type));
-  expects(type == kDLCPU || type == kDLCUDAHost,
+  if (type == kDLCPU || type == kDLCUDAHost) return Device::cpu();
+  expects(type == kDLCUDA,
           "the DLPack tensor is on device type {} (index {}), but must be on the host (type {} or "
-          "{}): this version runs on the CPU only",
-          type, device.device_id, static_cast<int>(kDLCPU), static_cast<int>(kDLCUDAHost));
+          "{}) or a CUDA device (type {})",
+          type, device.device_id, static_cast<int>(kDLCPU), static_cast<int>(kDLCUDAHost),
+          static_cast<int>(kDLCUDA));
+  const Device result = Device::cuda(device.device_id);
+  expects(result.index >= 0 && result.index < Device::cuda_count(),
+          "the DLPack tensor is on {} (device type {}), which cannot be used: {}", result, type,
+          Device::cuda_status());
+  return result;
 }
 
 Shape shape_of(const DLTensor& tensor) {
@@ -107,7 +114,7 @@ DLPackPtr to_dlpack(const Tensor& tensor) {
   }
   DLTensor& out = owner->managed.dl_tensor;
   out.data = const_cast<void*>(tensor.view().raw());
-  out.device = {kDLCPU, 0};  // the only device that tensors can be on in this version
+  out.device = {tensor.device().type == DeviceType::cuda ? kDLCUDA : kDLCPU, tensor.device().index};
   out.ndim = shape.rank();
   out.dtype = type_of(tensor.dtype());
   out.shape = owner->extents.data();
@@ -123,17 +130,17 @@ DLPackPtr to_dlpack(const Tensor& tensor) {
 Tensor from_dlpack(DLPackPtr& managed) {
   expects(managed != nullptr, "managed is null");
   const DLTensor& source = managed->dl_tensor;
-  check_device(source.device);
+  const Device device = device_of(source.device);
   const Dtype dtype = dtype_of(source.dtype);
   const Shape shape = shape_of(source);
   check_contiguous(source, shape);
   void* const data = data_of(source, shape, dtype);
-  const TensorView view(data, shape, dtype);  // its checks, before anything is taken over
+  const TensorView view(data, shape, dtype, device);  // its checks, before anything is taken over
 
   // Ownership passes last, by a step that cannot fail.
   const auto owner = std::make_shared<DLPackPtr>();
   auto storage = std::make_shared<Buffer>(
-      Buffer::adopt(Device::cpu(), data, view.bytes(), [owner] { owner->reset(); }));
+      Buffer::adopt(device, data, view.bytes(), [owner] { owner->reset(); }));
   Tensor tensor = Tensor::share(std::move(storage), data, shape, dtype);
   *owner = std::move(managed);
   return tensor;

@@ -1,9 +1,9 @@
 // Single elements: exact conversions between dtypes, and from a run-time Dtype to a C++ type.
-// Private to the library.
+// Private to the library. The conversions are constexpr so that kernels can call them too: a GPU
+// gives the same bits.
 #pragma once
 
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <type_traits>
 
@@ -12,7 +12,7 @@
 namespace packrnn {
 
 /// Bits of the binary16 nearest to `value`, ties to even.
-inline std::uint16_t half_bits(float value) noexcept {
+constexpr std::uint16_t half_bits(float value) noexcept {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = bits >> 16 & 0x8000U;
   std::uint32_t x = bits & 0x7FFFFFFFU;
@@ -34,7 +34,7 @@ inline std::uint16_t half_bits(float value) noexcept {
   return static_cast<std::uint16_t>(sign | x);
 }
 
-inline float half_value(std::uint16_t bits) noexcept {
+constexpr float half_value(std::uint16_t bits) noexcept {
   const std::uint32_t sign = (bits & 0x8000U) << 16;
   const std::uint32_t exponent = bits >> 10 & 0x1FU;
   const std::uint32_t mantissa = bits & 0x3FFU;
@@ -49,7 +49,7 @@ inline float half_value(std::uint16_t bits) noexcept {
 }
 
 /// Bits of the bfloat16 nearest to `value`, ties to even.
-inline std::uint16_t bfloat16_bits(float value) noexcept {
+constexpr std::uint16_t bfloat16_bits(float value) noexcept {
   const auto x = std::bit_cast<std::uint32_t>(value);
   if ((x & 0x7FFFFFFFU) > 0x7F800000U) {  // NaN whose payload may lie in the lower half only
     const std::uint32_t quiet = (x >> 16 & 0x7FU) != 0 ? 0U : 0x40U;
@@ -58,17 +58,17 @@ inline std::uint16_t bfloat16_bits(float value) noexcept {
   return static_cast<std::uint16_t>((x + 0x7FFFU + (x >> 16 & 1U)) >> 16);
 }
 
-inline float bfloat16_value(std::uint16_t bits) noexcept {
+constexpr float bfloat16_value(std::uint16_t bits) noexcept {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
 /// The float beside `value` whose last bit is 1, or `value` itself where it is a float. Rounding
 /// that again to 16 bits equals rounding `value` once; to nearest float first would round twice.
-inline float round_to_odd(double value) noexcept {
+constexpr float round_to_odd(double value) noexcept {
   const auto nearest = static_cast<float>(value);
-  if (static_cast<double>(nearest) == value || std::isnan(value)) return nearest;
+  if (static_cast<double>(nearest) == value || value != value) return nearest;
   auto bits = std::bit_cast<std::uint32_t>(nearest);
-  if (std::abs(static_cast<double>(nearest)) > std::abs(value))
+  if (value < 0 ? static_cast<double>(nearest) < value : static_cast<double>(nearest) > value)
     --bits;  // toward zero; from Inf to the largest float
   return std::bit_cast<float>(bits | 1U);
 }
@@ -79,7 +79,7 @@ inline constexpr bool kIs16Bit = std::is_same_v<T, Half> || std::is_same_v<T, BF
 /// `value` as a T, rounded to nearest even. The caller has excluded what does not fit (floating to
 /// integer, i64 beyond i32).
 template <class T, class S>
-T convert_element(S value) noexcept {
+constexpr T convert_element(S value) noexcept {
   if constexpr (std::is_same_v<T, S>) {
     return value;
   } else if constexpr (std::is_same_v<S, Half>) {

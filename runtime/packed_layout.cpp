@@ -3,12 +3,17 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <list>
+#include <mutex>
 #include <new>
 #include <numeric>
 #include <stdexcept>
 #include <utility>
 
+#include "packrnn/runtime/context.hpp"
+#include "packrnn/runtime/device_layout.hpp"
 #include "packrnn/runtime/expects.hpp"
+#include "packrnn/runtime/gpu.hpp"
 
 namespace packrnn {
 namespace {
@@ -38,8 +43,10 @@ Indices from_floating(std::span<const T> values) {
 Indices read_lengths(const TensorView& values) {
   expects(values.defined(), "lengths is not defined");
   expects(values.shape().rank() == 1, "lengths has shape {}, but must be [N]", values.shape());
-  expects(values.device().type == DeviceType::cpu, "lengths is on {}, but must be on the host",
-          values.device());
+  expects(
+      values.device().type == DeviceType::cpu,
+      "lengths is on {}, but must be on the host; kernels::make_layout() takes lengths on a device",
+      values.device());
   switch (values.dtype()) {
     case Dtype::i64: {
       const auto v = values.values<std::int64_t>();
@@ -90,6 +97,13 @@ std::int64_t check_lengths(std::span<const std::int64_t> lengths, const LayoutOp
   expects(ids == 0 || ids == lengths.size(), "sequence_ids has {} entries for {} sequences", ids,
           lengths.size());
   return longest;
+}
+
+/// Tables that DeviceLayout::in() placed in host memory; they are read-only for everybody else.
+template <class T>
+void fill_table(const T* table, std::span<const std::int64_t> values) {
+  std::ranges::transform(values, const_cast<T*>(table),
+                         [](std::int64_t value) { return static_cast<T>(value); });
 }
 
 Indices iota(std::int64_t count) {
@@ -195,6 +209,73 @@ Lengths::Lengths(std::vector<std::int64_t> values) : values_(std::move(values)) 
   check_not_negative(values_);
 }
 
+/// The tables in the memory of one context's device.
+struct PackedLayout::OnDevice {
+  gpu::Stream stream = nullptr;  // stays this one's as long as `memory` lives
+  bool captured = false;         // uploaded by launches of a graph, so of use only in its capture
+  Tensor memory;
+  DeviceLayout tables;
+};
+
+struct PackedLayout::Devices {
+  std::mutex mutex;
+  std::list<OnDevice> all;  // does not move what callers refer to
+};
+
+PackedLayout::PackedLayout() : devices_(std::make_unique<Devices>()) {}
+PackedLayout::~PackedLayout() = default;
+
+void PackedLayout::throw_unknown(const char* what) {
+  throw Unsupported(
+      fmt::format("the {} of this layout were asked for, but they are on the device only: the "
+                  "layout was made from lengths there, and the host would have to wait for them",
+                  what));
+}
+
+void PackedLayout::set_sizes() {
+  batch_ = static_cast<std::int64_t>(lengths_.size());
+  steps_ = static_cast<std::int64_t>(batch_sizes_.size());
+  total_ = offsets_.back();
+}
+
+const DeviceLayout& PackedLayout::on(Context& context) const {
+  expects(context.device().type == DeviceType::cuda,
+          "tables on a device were asked of a context on {}", context.device());
+  gpu::Stream stream = context.stream();
+  const std::lock_guard lock(devices_->mutex);
+  for (const OnDevice& one : devices_->all)
+    if (one.stream == stream && !one.captured) return one.tables;
+  expects(known_, "the layout was made from lengths on another context's device, but is used on {}",
+          context.device());
+
+  Tensor host = Tensor::empty({DeviceLayout::words(batch_, steps_)}, Dtype::i64);
+  const DeviceLayout tables = DeviceLayout::in(host.span().raw(), batch_, steps_, total_);
+  fill_table(tables.offsets, offsets_);
+  fill_table(tables.sequence_ids, sequence_ids_);
+  std::ranges::transform(
+      sorted_indices_, const_cast<std::int32_t*>(tables.lengths),
+      [&](std::int64_t n) { return static_cast<std::int32_t>(lengths_[index(n)]); });
+  fill_table(tables.sorted_indices, sorted_indices_);
+  fill_table(tables.unsorted_indices, unsorted_indices_);
+  fill_table(tables.batch_sizes, batch_sizes_);
+  fill_table(tables.steps, {&steps_, 1});
+
+  OnDevice fresh{stream, gpu::capturing(stream), context.to_device(host), {}};
+  fresh.tables = DeviceLayout::in(fresh.memory.span().raw(), batch_, steps_, total_);
+  return devices_->all.emplace_back(std::move(fresh)).tables;
+}
+
+PackedLayoutPtr PackedLayout::of_tables(const Context& context, Tensor memory,
+                                        const DeviceLayout& tables) {
+  std::shared_ptr<PackedLayout> layout(new PackedLayout);
+  layout->known_ = layout->sorted_ = false;
+  layout->batch_ = tables.batch;
+  layout->steps_ = layout->padded_length_ = tables.steps_capacity;
+  layout->total_ = tables.rows_capacity;
+  layout->devices_->all.push_back({context.stream(), false, std::move(memory), tables});
+  return layout;
+}
+
 PackedLayoutPtr PackedLayout::make(const Lengths& lengths, LayoutOptions options) {
   const std::span<const std::int64_t> given = lengths.values();
   const std::int64_t longest = check_lengths(given, options);
@@ -212,6 +293,7 @@ PackedLayoutPtr PackedLayout::make(const Lengths& lengths, LayoutOptions options
       layout->batch_sizes_[index(step)] = live;
     }
     layout->offsets_ = offsets_of(layout->batch_sizes_);
+    layout->set_sizes();
     layout->padded_length_ = options.padded_length == -1 ? longest : options.padded_length;
     layout->sequence_ids_ =
         options.sequence_ids.empty() ? iota(batch) : std::move(options.sequence_ids);
@@ -243,6 +325,7 @@ PackedLayoutPtr PackedLayout::from_batch_sizes(std::span<const std::int64_t> bat
       while (batch_sizes[index(length - 1)] <= place) --length;
       layout->lengths_[index(layout->sorted_indices_[index(place)])] = length;
     }
+    layout->set_sizes();
     layout->padded_length_ = steps;
     layout->sequence_ids_ = iota(batch);
     return layout;

@@ -9,15 +9,6 @@
 namespace packrnn {
 namespace {
 
-struct Product {
-  std::uint32_t high, low;
-};
-
-Product multiply(std::uint32_t a, std::uint32_t b) noexcept {
-  const std::uint64_t product = static_cast<std::uint64_t>(a) * b;
-  return {static_cast<std::uint32_t>(product >> 32), static_cast<std::uint32_t>(product)};
-}
-
 std::uint32_t low_word(std::uint64_t value) noexcept { return static_cast<std::uint32_t>(value); }
 std::uint32_t high_word(std::uint64_t value) noexcept {
   return static_cast<std::uint32_t>(value >> 32);
@@ -30,20 +21,6 @@ double uniform53(std::uint32_t high, std::uint32_t low) noexcept {
 }
 
 }  // namespace
-
-PhiloxCounter philox4x32_10(PhiloxCounter counter, PhiloxKey key) noexcept {
-  constexpr int kRounds = 10;
-  constexpr std::uint32_t kMultiply0 = 0xD2511F53U, kMultiply1 = 0xCD9E8D57U;
-  constexpr std::uint32_t kWeyl0 = 0x9E3779B9U, kWeyl1 = 0xBB67AE85U;
-  for (int round = 0; round < kRounds; ++round) {
-    const Product p0 = multiply(kMultiply0, counter[0]);
-    const Product p1 = multiply(kMultiply1, counter[2]);
-    counter = {p1.high ^ counter[1] ^ key[0], p1.low, p0.high ^ counter[3] ^ key[1], p0.low};
-    key[0] += kWeyl0;
-    key[1] += kWeyl1;
-  }
-  return counter;
-}
 
 void fill_uniform(Generator& generator, const TensorSpan& target, double low, double high) {
   expects(target.defined() && is_floating(target.dtype()), "target is {}, but must be floating",

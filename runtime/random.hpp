@@ -1,25 +1,12 @@
-// Counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random
-// numbers: as easy as 1, 2, 3", SC 2011). A number is a pure function of key and counter, so order
-// of computation, threads and sharding cannot change it.
+// Random numbers for layers: a seed and streams drawn from it, over the generator of philox.hpp.
 #pragma once
 
-#include <array>
 #include <cstdint>
 
+#include "packrnn/runtime/philox.hpp"
 #include "packrnn/runtime/tensor.hpp"
 
 namespace packrnn {
-
-using PhiloxCounter = std::array<std::uint32_t, 4>;
-using PhiloxKey = std::array<std::uint32_t, 2>;
-
-/// The ten-round Philox4x32 bijection.
-PhiloxCounter philox4x32_10(PhiloxCounter counter, PhiloxKey key) noexcept;
-
-/// A number of [0, 1) from 32 random bits, exact in float (24 bits used).
-inline float uniform01(std::uint32_t bits) noexcept {
-  return static_cast<float>(bits >> 8) * 0x1p-24F;
-}
 
 /// A seed and the number of draws taken from it. Each draw() names an independent stream.
 class Generator {

@@ -8,6 +8,7 @@
 
 #include "packrnn/runtime/element.hpp"
 #include "packrnn/runtime/expects.hpp"
+#include "packrnn/runtime/gpu.hpp"
 
 namespace packrnn {
 namespace {
@@ -41,6 +42,15 @@ void expects_host(const TensorView& view, const char* name) {
           view.device());
 }
 
+/// Zeros without a context, so with a stream for the occasion.
+void fill_device(const TensorSpan& span) {
+  if (span.bytes() == 0) return;
+  const std::unique_ptr<gpu::StreamHandle, void (*)(gpu::Stream)> stream(
+      gpu::create_stream(span.device().index), [](gpu::Stream s) { gpu::destroy(s); });
+  gpu::fill(span.raw(), 0, span.bytes(), stream.get());
+  gpu::wait(stream.get());
+}
+
 void check_convertible(const TensorView& source, Dtype dtype) {
   expects_host(source, "source");
   expects(!is_floating(source.dtype()) || is_floating(dtype),
@@ -67,12 +77,6 @@ void convert_checked(const TensorView& source, const TensorSpan& target) {
       }
     });
   });
-}
-
-bool overlap(const TensorView& a, const TensorView& b) noexcept {
-  const auto a_begin = reinterpret_cast<std::uintptr_t>(a.raw());
-  const auto b_begin = reinterpret_cast<std::uintptr_t>(b.raw());
-  return a_begin < b_begin + b.bytes() && b_begin < a_begin + a.bytes();
 }
 
 }  // namespace
@@ -181,19 +185,25 @@ Tensor& Tensor::operator=(Tensor&& other) noexcept {
   return *this;
 }
 
-Tensor Tensor::empty(Shape shape, Dtype dtype, Device device) {
+std::size_t Tensor::bytes_of(const Shape& shape, Dtype dtype) {
   if (shape.elements() > max_elements(dtype))
     throw OutOfMemory(
         fmt::format("out of memory: a tensor {} of {} has more bytes than 2^63", shape, dtype));
-  const auto bytes = static_cast<std::size_t>(shape.elements()) * size_of(dtype);
-  auto storage = std::make_shared<Buffer>(Buffer::allocate(device, bytes));
+  return static_cast<std::size_t>(shape.elements()) * size_of(dtype);
+}
+
+Tensor Tensor::empty(Shape shape, Dtype dtype, Device device) {
+  auto storage = std::make_shared<Buffer>(Buffer::allocate(device, bytes_of(shape, dtype)));
   void* data = storage->data();
   return share(std::move(storage), data, shape, dtype);
 }
 
 Tensor Tensor::zeros(Shape shape, Dtype dtype, Device device) {
   Tensor tensor = empty(shape, dtype, device);
-  std::memset(tensor.span_.raw(), 0, tensor.span_.bytes());
+  if (device.type == DeviceType::cuda)
+    fill_device(tensor.span_);
+  else
+    std::memset(tensor.span_.raw(), 0, tensor.span_.bytes());
   return tensor;
 }
 
@@ -233,6 +243,12 @@ TensorView Tensor::checked_view(const void* data, std::int64_t count, const Shap
   expects(count == shape.elements(), "{} values were given for shape {}, which has {} elements",
           count, shape, shape.elements());
   return {data, shape, dtype};
+}
+
+bool overlap(const TensorView& a, const TensorView& b) noexcept {
+  const auto a_begin = reinterpret_cast<std::uintptr_t>(a.raw());
+  const auto b_begin = reinterpret_cast<std::uintptr_t>(b.raw());
+  return a_begin < b_begin + b.bytes() && b_begin < a_begin + a.bytes();
 }
 
 Tensor convert(const TensorView& source, Dtype dtype) {

@@ -132,7 +132,8 @@ class Tensor {
   Tensor(Tensor&& other) noexcept;
   Tensor& operator=(Tensor&& other) noexcept;
 
-  /// Uninitialised elements. Throws OutOfMemory.
+  /// Uninitialised elements. Throws OutOfMemory. On a GPU both may wait for the device; the same of
+  /// a Context (runtime/context.hpp) do not.
   static Tensor empty(Shape shape, Dtype dtype, Device device = Device::cpu());
   static Tensor zeros(Shape shape, Dtype dtype, Device device = Device::cpu());
   /// A copy of `values`, whose count must be shape.elements().
@@ -149,8 +150,10 @@ class Tensor {
   static Tensor from(std::initializer_list<T> values, Shape shape) {
     return from(std::span<const T>(values.begin(), values.size()), shape);
   }
-  /// A copy of what `view` shows.
+  /// A copy of what `view` shows, on the host both.
   static Tensor copy_of(const TensorView& view);
+  /// What the elements take; throws OutOfMemory if an int64 cannot count it.
+  static std::size_t bytes_of(const Shape& shape, Dtype dtype);
   /// Shares storage that already exists: `data` points into `storage`, which is kept alive.
   static Tensor share(std::shared_ptr<Buffer> storage, void* data, Shape shape, Dtype dtype);
 
@@ -188,6 +191,9 @@ class Tensor {
   std::shared_ptr<Buffer> storage_;
   TensorSpan span_;
 };
+
+/// Whether the two show a byte in common; of device memory, only if both are on the same device.
+bool overlap(const TensorView& a, const TensorView& b) noexcept;
 
 /// A copy with every element converted to `dtype` (floating to integer is refused; float to 16-bit
 /// rounds to nearest even, f64 too, once; i64 to i32 must fit; equal dtypes copy).

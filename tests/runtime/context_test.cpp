@@ -114,12 +114,12 @@ TEST_CASE("a context has what was asked for") {
   CHECK(context.explain().empty());
   Context moved = std::move(context);
   CHECK(moved.threads() == 3);
-  CHECK(Context().threads() == available_threads());
+  CHECK(Context(Device::cpu()).threads() == available_threads());
 }
 
 TEST_CASE("a context that cannot be is refused") {
-  CHECK_THROWS_AS(Context(Device::cuda()), Unsupported);
-  CHECK_THROWS_WITH(Context(Device::cuda(2)), Contains("cuda:2") && Contains("CUDA: "));
+  CHECK_THROWS_AS(Context(Device::cuda(99)), Unsupported);
+  CHECK_THROWS_WITH(Context(Device::cuda(99)), Contains("cuda:99") && Contains("CUDA: "));
   CHECK_THROWS_WITH(Context(Device::cpu(), {.threads = -1}), Contains("-1"));
   CHECK_THROWS_WITH(Context(Device::cpu(), {.threads = 100000}), Contains("100000"));
   CHECK_THROWS_WITH(Context(Device{DeviceType::cpu, 4}), Contains("4"));

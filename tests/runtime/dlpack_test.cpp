@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <packrnn/runtime/context.hpp>
 #include <packrnn/runtime/dlpack.hpp>
 #include <packrnn/runtime/error.hpp>
 #include <vector>
@@ -216,13 +217,35 @@ TEST_CASE("byte_offset counts") {
 TEST_CASE("foreign devices are refused, pinned host memory is not") {
   for (const int type : {int{kDLCUDA}, int{kDLOpenCL}, int{kDLROCM}, int{kDLCUDAManaged}, 99}) {
     Foreign foreign;
-    foreign.tensor().device.device_id = 3;
+    foreign.tensor().device.device_id = 99;
     std::memcpy(&foreign.tensor().device.device_type, &type, sizeof(type));  // 99 is no enumerator
-    check_refused(foreign, "device type " + std::to_string(type) + " (index 3)");
+    check_refused(foreign, type == kDLCUDA ? "cuda:99"
+                                           : "device type " + std::to_string(type) + " (index 99)");
   }
+  Foreign negative;
+  negative.tensor().device = {kDLCUDA, -1};
+  check_refused(negative, "cuda:-1");
   Foreign pinned;
   pinned.tensor().device = {kDLCUDAHost, 0};
   check_accepted(pinned, {2, 3});
+}
+
+TEST_CASE("tensors on a GPU go out and come in") {
+  Context context;
+  if (context.device().type == DeviceType::cpu) PACKRNN_SKIP("there is no GPU");
+  Tensor tensor = context.to_device(Tensor::from<float>({1, 2, 3}, {3}));
+  const void* const data = tensor.view().raw();
+  DLPackPtr handle = to_dlpack(tensor);
+  CHECK(handle->dl_tensor.device.device_type == kDLCUDA);
+  CHECK(handle->dl_tensor.device.device_id == context.device().index);
+  tensor = Tensor();
+  Tensor again = from_dlpack(handle);
+  CHECK(again.device() == context.device());
+  CHECK(again.view().raw() == data);
+  const Tensor host = context.to_host(again);
+  CHECK(host.values<float>()[2] == 3.0F);
+  again = Tensor();
+  context.synchronize();
 }
 
 TEST_CASE("dtypes that packrnn lacks are refused") {

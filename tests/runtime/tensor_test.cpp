@@ -58,10 +58,10 @@ TEST_CASE("a size that the system refuses is OutOfMemory and leaves everything u
 #endif
 
 TEST_CASE("this version allocates nothing on a GPU and says so") {
-  CHECK_THROWS_AS(Buffer::allocate(Device::cuda(1), 64), Unsupported);
-  CHECK_THROWS_WITH(Buffer::allocate(Device::cuda(1), 64),
-                    Contains("cuda:1") && Contains("using the CPU"));
-  CHECK_THROWS_AS(Tensor::empty({2}, Dtype::f32, Device::cuda()), Unsupported);
+  CHECK_THROWS_AS(Buffer::allocate(Device::cuda(99), 64), Unsupported);
+  CHECK_THROWS_WITH(Buffer::allocate(Device::cuda(99), 64),
+                    Contains("cuda:99") && Contains("CUDA: "));
+  CHECK_THROWS_AS(Tensor::empty({2}, Dtype::f32, Device::cuda(99)), Unsupported);
 }
 
 TEST_CASE("adopted memory is released once, null data included") {
@@ -88,13 +88,11 @@ TEST_CASE("adopted memory is released once, null data included") {
 TEST_CASE("devices have names and a status of one line") {
   CHECK(Device::cpu().name() == "cpu");
   CHECK(Device::cuda(3).name() == "cuda:3");
-  CHECK(Device::best() == Device::cpu());
   CHECK(Device::cuda_count() >= 0);
   const std::string status = Device::cuda_status();
   CAPTURE(status);
-  CHECK_THAT(status, Catch::StartsWith("CUDA: ") && Catch::EndsWith("; using the CPU"));
+  CHECK_THAT(status, Catch::StartsWith("CUDA: ") && Contains("; using "));
   CHECK(status.find('\n') == std::string::npos);
-  if (Device::cuda_count() > 0) CHECK_THAT(status, Contains("no CUDA kernels"));
 }
 
 TEST_CASE("shapes") {
