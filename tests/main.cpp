@@ -5,6 +5,9 @@
 #if !__has_include(<catch2/catch_all.hpp>)
 #define CATCH_CONFIG_RUNNER
 #endif
+#include <cstdio>
+
+#include "packrnn/runtime/device.hpp"
 #include "tests/catch.hpp"
 
 namespace packrnn::tests {
@@ -48,6 +51,11 @@ CATCH_REGISTER_LISTENER(SkipCounter)
 
 int main(int argc, char** argv) {
   constexpr int kSkipped = 77;
+  const packrnn::Device device = packrnn::Device::best();
+  if (device.type == packrnn::DeviceType::cuda && device.index >= packrnn::Device::cuda_count()) {
+    std::fprintf(stderr, "skipped: %s\n", packrnn::Device::cuda_status().c_str());
+    return kSkipped;
+  }
   if (Catch::Session().run(argc, argv) != 0) {
     return 1;
   }

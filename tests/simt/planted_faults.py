@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Plants one fault at a time in a scratch copy of the kernels and shows that tests notice each.
+
+usage: planted_faults.py [--only NAME] [--keep FOLDER] [--write docs/results/planted_faults.md]
+
+Each fault is one replaced piece of text in kernels/cuda. The copy is built as always (without
+CUDA), the simt tests that the fault names run under several schedules, and at least one must fail.
+The tests also run on the unchanged copy, where all must pass. About half a minute per fault.
+"""
+import argparse
+import dataclasses
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SEEDS = (1, 2, 3)
+
+
+@dataclasses.dataclass
+class Fault:
+    name: str
+    kind: str   # what a reader calls it: missing barrier, wrong bound ...
+    file: str   # in kernels/cuda
+    old: str    # must occur exactly once
+    new: str
+    tests: str  # Catch2 tags of simt_kernels_tests: the files that must notice
+
+
+FAULTS = [
+]
+
+
+def run(command, **options):
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+
+
+def build(folder):
+    result = run(["ninja", "-C", str(folder / "build"), "simt_kernels_tests"])
+    if result.returncode:
+        sys.exit(result.stdout[-4000:])
+
+
+def first_failure(folder, tests):
+    """What the first failing run printed, or None."""
+    for seed in SEEDS:
+        environment = dict(os.environ, PACKRNN_DEVICE="cuda", PACKRNN_SIMT_SEED=str(seed))
+        command = [str(folder / "build/tests/kernels/simt_kernels_tests"), "--filenames-as-tags", tests,
+                   "--abort"]
+        try:
+            result = run(command, env=environment, timeout=300)
+        except subprocess.TimeoutExpired:
+            return f"seed {seed}: no end within 300 s"
+        if result.returncode not in (0, 77):
+            return f"seed {seed}: " + how(result.stdout)
+    return None
+
+
+def how(output):
+    """One line that says how a run failed."""
+    for line in output.splitlines():
+        text = line.strip()
+        if any(w in text for w in ("divergent barrier", "deadlock", "livelock", "DeviceError", "simt:",
+                                   "out of bounds", "watchdog")):
+            return text[:150]
+    for line in output.splitlines():
+        if "FAILED" in line or "SIG" in line:
+            return "wrong results"
+    return "failed"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", help="the fault of this name")
+    parser.add_argument("--keep", type=pathlib.Path, help="work here and leave it, for faster repeats")
+    parser.add_argument("--write", type=pathlib.Path, help="write the table as Markdown")
+    arguments = parser.parse_args()
+    faults = [f for f in FAULTS if arguments.only in (None, f.name)]
+    for fault in faults:
+        count = (ROOT / "kernels/cuda" / fault.file).read_text().count(fault.old)
+        if count != 1:
+            sys.exit(f"{fault.name}: its text occurs {count} times in {fault.file}, expected once")
+
+    folder = arguments.keep or pathlib.Path(tempfile.mkdtemp(prefix="planted_faults."))
+    files = run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT).stdout.split()
+    for file in files:
+        target = folder / file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not target.exists() or target.read_bytes() != (ROOT / file).read_bytes():
+            shutil.copy2(ROOT / file, target)
+    run(["cmake", "-S", str(folder), "-B", str(folder / "build"), "-G", "Ninja", "-DPACKRNN_CUDA=OFF",
+         "-DPACKRNN_BENCH=OFF", "-DPACKRNN_EXAMPLES=OFF", "-DPACKRNN_INSTALL=OFF"], check=True)
+    build(folder)
+    for tests in sorted({f.tests for f in faults}):
+        if failure := first_failure(folder, tests):
+            sys.exit(f"{tests} fails without any fault: {failure}")
+    print(f"{len(faults)} faults; without one, all tests pass", flush=True)
+
+    rows, unnoticed = [], []
+    for fault in faults:
+        path = folder / "kernels/cuda" / fault.file
+        original = path.read_text()
+        path.write_text(original.replace(fault.old, fault.new))
+        try:
+            build(folder)
+            failure = first_failure(folder, fault.tests)
+        finally:
+            path.write_text(original)
+        print(f"{fault.name}: {failure or 'NOT NOTICED'}", flush=True)
+        if not failure:
+            unnoticed.append(fault.name)
+        rows.append(f"| {fault.name} | {fault.kind} | {fault.file} | {failure or '**not noticed**'} |")
+    if not arguments.keep:
+        shutil.rmtree(folder)
+    if arguments.write:
+        arguments.write.write_text(
+            "# Faults planted in the kernels, and what noticed them\n\n"
+            "Written by `tests/simt/planted_faults.py --write docs/results/planted_faults.md`: one fault at a\n"
+            "time in a copy of the kernels, then the simt tests. The last column is the first complaint.\n\n"
+            "| fault | kind | file | noticed as |\n|---|---|---|---|\n" + "\n".join(rows) + "\n")
+    print(f"{len(faults) - len(unnoticed)} of {len(faults)} faults noticed")
+    sys.exit(1 if unnoticed else 0)
+
+
+if __name__ == "__main__":
+    main()
