@@ -18,8 +18,9 @@ struct DropoutKey {
   std::uint32_t layer = 0;  // the layer whose output is dropped
 };
 
-/// In place on packed rows [total, F] (f32 or f64): an element becomes 0 with probability p in
-/// [0, 1], else it is multiplied by 1 / (1 - p). A dropped NaN or Inf is 0 too.
+/// In place on packed rows [total, F] (f32 or f64, on a GPU also f16 and bf16, which are multiplied
+/// in float and rounded): an element becomes 0 with probability p in [0, 1], else it is multiplied
+/// by 1 / (1 - p). A dropped NaN or Inf is 0 too. The same bits on every device.
 void dropout(Context& context, const PackedLayout& layout, const DropoutKey& key, double p,
              const TensorSpan& rows);
 

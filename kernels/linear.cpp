@@ -1,34 +1,120 @@
 #include "packrnn/kernels/linear.hpp"
 
+#include <algorithm>
+#include <cstring>
+
 #include "packrnn/kernels/check.hpp"
 #include "packrnn/kernels/cpu/linear.hpp"
+#include "packrnn/kernels/cuda/elementwise.hpp"
+#include "packrnn/kernels/cuda/linear.hpp"
 
 namespace packrnn::kernels {
+namespace {
 
-std::int64_t linear_panel_elements(std::int64_t outputs, std::int64_t k, Dtype dtype) {
-  check_computable("linear", dtype);
-  expects(outputs >= 0 && k >= 0, "linear: outputs {} and k {} must not be negative", outputs, k);
-  return cpu::linear_panel_elements(outputs, k, dtype);
+/// On the CPU: the engine's own panels, then the bias.
+std::int64_t cpu_bias(std::int64_t outputs, std::int64_t k, Dtype dtype) {
+  const auto aligned = static_cast<std::int64_t>(kAlignment / size_of(dtype));
+  return (cpu::linear_panel_elements(outputs, k, dtype) + aligned - 1) / aligned * aligned;
 }
 
-void pack_linear(const TensorView& weight, const TensorSpan& panels) {
+void linear_on_gpu(Context& context, const TensorView& x, const TensorView& panels,
+                   const TensorSpan& y) {
+  const std::int64_t rows = x.size(0), k = x.size(1), outputs = y.size(1);
+  if (rows == 0 || outputs == 0) return;
+  const cuda::LinearPanels p = cuda::LinearPanels::of(outputs, k, x.dtype());
+  const auto* const w = static_cast<const std::byte*>(panels.raw());
+  const std::byte* const bias = w + static_cast<std::size_t>(p.bias) * size_of(x.dtype());
+  if (x.dtype() == Dtype::f32 || x.dtype() == Dtype::f64) {
+    cuda::chain_product(context.stream(), {.dtype = x.dtype(),
+                                           .rows = rows,
+                                           .outputs = outputs,
+                                           .k = k,
+                                           .x = x.raw(),
+                                           .w = w,
+                                           .bias = bias,
+                                           .y = y.raw(),
+                                           .ldx = k,
+                                           .ldw = p.pitch,
+                                           .ldy = outputs});
+    return;
+  }
+  // Sums and bias are f32: rounded to the dtype at last, some rows at a time.
+  constexpr std::int64_t kSums = std::int64_t{16} << 20;
+  const std::int64_t most = std::max<std::int64_t>(1, kSums / outputs);
+  const auto size = static_cast<std::int64_t>(size_of(x.dtype()));
+  Workspace::Scope scratch(context.workspace());
+  float* const sums = scratch.take<float>(std::min(rows, most) * outputs).data();
+  for (std::int64_t first = 0; first < rows; first += most) {
+    const gpu::Product product{.m = std::min(most, rows - first),
+                               .n = outputs,
+                               .k = k,
+                               .in = x.dtype(),
+                               .out = Dtype::f32,
+                               .lda = k,
+                               .ldb = p.pitch,
+                               .ldd = outputs,
+                               .accumulate = false};
+    gpu::multiply(context.products(), product,
+                  static_cast<const std::byte*>(x.raw()) + first * k * size, w,
+                  reinterpret_cast<const float*>(bias), sums);
+    cuda::convert(context.stream(), sums, Dtype::f32, product.m * outputs,
+                  static_cast<std::byte*>(y.raw()) + first * outputs * size, x.dtype());
+  }
+}
+
+}  // namespace
+
+std::int64_t linear_panel_elements(Device device, std::int64_t outputs, std::int64_t k,
+                                   Dtype dtype) {
+  check_computable("linear", dtype, device);
+  expects(outputs >= 0 && k >= 0, "linear: outputs {} and k {} must not be negative", outputs, k);
+  if (device.type == DeviceType::cuda) return cuda::LinearPanels::of(outputs, k, dtype).elements;
+  return cpu_bias(outputs, k, dtype) + outputs;
+}
+
+void pack_linear(Context& context, const TensorView& weight, const TensorView& bias,
+                 const TensorSpan& panels) {
   expects(weight.defined() && weight.shape().rank() == 2, "weight: shape {}, expected [O, K]",
           weight.shape());
-  const std::int64_t elements =
-      linear_panel_elements(weight.size(0), weight.size(1), weight.dtype());
-  check_panels(panels, elements, weight.dtype());
-  cpu::pack_linear(weight, panels);
+  const std::int64_t outputs = weight.size(0), k = weight.size(1);
+  const Dtype dtype = weight.dtype();
+  const std::int64_t elements = linear_panel_elements(context.device(), outputs, k, dtype);
+  check("weight", weight, {outputs, k}, dtype);
+  check_optional("bias", bias, {outputs}, dtype);
+  check_panels(panels, elements, dtype, context.device());
+  if (context.device().type == DeviceType::cuda) {
+    Tensor filled = Tensor::empty({elements}, dtype);
+    cuda::fill_panels(weight, bias, filled.span().raw());
+    context.copy(filled, panels);
+    return;
+  }
+  const std::int64_t at = cpu_bias(outputs, k, dtype);
+  cpu::pack_linear(weight, {panels.raw(), {cpu::linear_panel_elements(outputs, k, dtype)}, dtype});
+  std::byte* const to =
+      static_cast<std::byte*>(panels.raw()) + static_cast<std::size_t>(at) * size_of(dtype);
+  const std::size_t bytes = static_cast<std::size_t>(outputs) * size_of(dtype);
+  if (bias.defined())
+    std::memcpy(to, bias.raw(), bytes);
+  else
+    std::memset(to, 0, bytes);
 }
 
-void linear(Context& context, const TensorView& x, const TensorView& panels, const TensorView& bias,
-            const TensorSpan& y) {
+void linear(Context& context, const TensorView& x, const TensorView& panels, const TensorSpan& y) {
   expects(x.defined() && x.shape().rank() == 2, "x: shape {}, expected [M, K]", x.shape());
   expects(y.defined() && y.shape().rank() == 2, "y: shape {}, expected [M, O]", y.shape());
-  const std::int64_t elements = linear_panel_elements(y.size(1), x.size(1), x.dtype());
-  check("y", y, {x.size(0), y.size(1)}, x.dtype());
-  check_panels(panels, elements, x.dtype());
-  check_optional("bias", bias, {y.size(1)}, x.dtype());
-  cpu::linear(context, x, panels, bias, y);
+  const Device device = context.device();
+  const std::int64_t outputs = y.size(1), k = x.size(1);
+  const std::int64_t elements = linear_panel_elements(device, outputs, k, x.dtype());
+  check("x", x, x.shape(), x.dtype(), device);
+  check("y", y, {x.size(0), outputs}, x.dtype(), device);
+  check_panels(panels, elements, x.dtype(), device);
+  if (device.type == DeviceType::cuda) return linear_on_gpu(context, x, panels, y);
+  const auto* const bias =
+      static_cast<const std::byte*>(panels.raw()) +
+      static_cast<std::size_t>(cpu_bias(outputs, k, x.dtype())) * size_of(x.dtype());
+  cpu::linear(context, x,
+              {panels.raw(), {cpu::linear_panel_elements(outputs, k, x.dtype())}, x.dtype()},
+              {bias, {outputs}, x.dtype()}, y);
 }
 
 }  // namespace packrnn::kernels

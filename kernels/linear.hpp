@@ -1,6 +1,8 @@
 // y = x W^T + b over any number of rows, with weights packed once into the order in which the
-// kernel reads them. The sum over K runs in one fixed order per output element, so a row has the
-// same bits whatever rows stand beside it and however many threads work (contract C1).
+// device's kernel reads them. The sum over K runs in one fixed order per output element, so a row
+// has the same bits whatever rows stand beside it and however many threads work (contract C1). In
+// f32 and f64 that order is one chain of fused multiply-adds from the bias on, over ascending k, on
+// the CPU and on a GPU alike.
 #pragma once
 
 #include "packrnn/runtime/context.hpp"
@@ -8,16 +10,19 @@
 
 namespace packrnn::kernels {
 
-/// Elements (of the weight's dtype) that pack_linear() fills for a weight [O, K] on this machine.
-std::int64_t linear_panel_elements(std::int64_t outputs, std::int64_t k, Dtype dtype);
+/// Elements (of the weight's dtype) that pack_linear() fills for a weight [O, K] on this device.
+/// f32 and f64; on a GPU also f16 and bf16, whose sums and bias are f32. Others throw Unsupported.
+std::int64_t linear_panel_elements(Device device, std::int64_t outputs, std::int64_t k,
+                                   Dtype dtype);
 
-/// Assigns the packed form of weight [O, K] (f32 or f64; others throw Unsupported) to `panels`
-/// [linear_panel_elements]. The form is of this machine and process: never store it.
-void pack_linear(const TensorView& weight, const TensorSpan& panels);
+/// Assigns the packed form of weight [O, K] and bias [O] (undefined: none), both in the host's
+/// memory, to `panels` [linear_panel_elements] on the context's device. The form is of this machine
+/// and process: never store it.
+void pack_linear(Context& context, const TensorView& weight, const TensorView& bias,
+                 const TensorSpan& panels);
 
-/// Assigns y [M, O] = x [M, K] W^T + bias [O] (undefined bias: none). `panels` from pack_linear()
-/// of a weight [O, K]; all of one dtype. y may not overlap x.
-void linear(Context& context, const TensorView& x, const TensorView& panels, const TensorView& bias,
-            const TensorSpan& y);
+/// Assigns y [M, O] = x [M, K] W^T + bias. `panels` from pack_linear() of a weight [O, K]; all of
+/// one dtype and on the context's device. y may not overlap x. The host does not wait for a GPU.
+void linear(Context& context, const TensorView& x, const TensorView& panels, const TensorSpan& y);
 
 }  // namespace packrnn::kernels

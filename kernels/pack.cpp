@@ -6,6 +6,8 @@
 
 #include "packrnn/kernels/check.hpp"
 #include "packrnn/kernels/cpu/pack.hpp"
+#include "packrnn/kernels/cuda/pack.hpp"
+#include "packrnn/kernels/cuda/row.hpp"
 #include "packrnn/kernels/fill_value.hpp"
 
 namespace packrnn::kernels {
@@ -23,8 +25,7 @@ std::byte* bytes(const TensorSpan& tensor) { return static_cast<std::byte*>(tens
 // What must hold before a tensor's shape can be taken apart.
 void check_rank(const Context& context, const char* name, const TensorView& tensor, int at_least) {
   expects(tensor.defined(), "{} is not defined", name);
-  expects(tensor.device() == context.device(), "{} is on {}, the context on {}", name,
-          tensor.device(), context.device());
+  check_place(name, tensor, context.device());
   expects(tensor.shape().rank() >= at_least, "{} has shape {}, expected {} or more dimensions",
           name, tensor.shape(), at_least);
 }
@@ -46,7 +47,7 @@ void check_sequences(const Context& context, std::span<const TensorView> sequenc
                      const Shape& row, Dtype dtype) {
   for (const TensorView& sequence : sequences) {
     check_rank(context, "a sequence", sequence, 1);
-    check("a sequence", sequence, row.prepend(sequence.size(0)), dtype);
+    check("a sequence", sequence, row.prepend(sequence.size(0)), dtype, context.device());
   }
 }
 
@@ -71,6 +72,48 @@ cpu::SequencesIn sequences_of(std::span<const std::byte*> base,
                               std::span<const TensorView> sequences, std::int64_t row) {
   std::ranges::transform(sequences, base.begin(), [](const TensorView& s) { return bytes(s); });
   return {.base = base, .step = row, .time_major = false};
+}
+
+bool on_gpu(const Context& context) { return context.device().type == DeviceType::cuda; }
+
+cuda::Cells cells_of(const PaddedGrid& grid) { return {grid.steps, grid.batch, grid.batch_first}; }
+
+// Sequences of one padded batch on the GPU.
+cuda::Sequences on_gpu(const TensorView& padded, const PaddedGrid& grid, std::int64_t row) {
+  return {.table = nullptr,
+          .base = const_cast<std::byte*>(bytes(padded)),
+          .stride = grid.sequence_stride() * row,
+          .step = grid.step_stride() * row};
+}
+
+// A copy of `values`, 8 bytes each, in the GPU's memory.
+template <class T>
+T* on_gpu(Context& context, Workspace::Scope& scope, const std::vector<T>& values) {
+  static_assert(sizeof(T) == 8);
+  const auto count = static_cast<std::int64_t>(values.size());
+  T* const table = scope.take<T>(count).data();
+  context.copy(TensorView(values.data(), {count}, Dtype::i64),
+               TensorSpan(table, {count}, Dtype::i64, context.device()));
+  return table;
+}
+
+// Sequences that lie apart on the GPU, and what their addresses are multiples of.
+struct Scattered {
+  cuda::Sequences sequences;
+  std::int64_t addresses = 0;
+};
+Scattered on_gpu(Context& context, Workspace::Scope& scope, std::span<const TensorView> sequences,
+                 std::int64_t row) {
+  Scattered result;
+  std::vector<std::byte*> table;
+  table.reserve(sequences.size());
+  for (const TensorView& sequence : sequences) {
+    table.push_back(const_cast<std::byte*>(bytes(sequence)));
+    result.addresses |= cuda::address(sequence.raw());
+  }
+  result.sequences.table = on_gpu(context, scope, table);
+  result.sequences.step = row;
+  return result;
 }
 
 // The first index that is neither a row of the table nor (where allowed) -1, as its position.
@@ -99,10 +142,14 @@ void pack_padded(Context& context, const TensorView& padded, const PackedLayout&
   check_rank(context, "padded", padded, 2);
   const PaddedGrid grid = grid_of(padded, batch_first, layout.batch(), layout.steps());
   const Shape row_shape = padded.shape().from(2);
-  check("packed", packed, row_shape.prepend(layout.total()), padded.dtype());
+  check("packed", packed, row_shape.prepend(layout.total()), padded.dtype(), context.device());
   if (packed.elements() == 0) return;
 
   const std::int64_t row = row_bytes(row_shape, padded.dtype());
+  if (on_gpu(context))
+    return cuda::pack_rows(
+        context.stream(), layout.on(context), on_gpu(padded, grid, row),
+        cuda::row_of(row, cuda::address(padded.raw()) | cuda::address(packed.raw())), packed.raw());
   Workspace::Scope scope(context.workspace());
   const auto base = scope.take<const std::byte*>(grid.batch);
   cpu::pack(context.pool(), sequences_of(base, bytes(padded), grid, row), layout, row,
@@ -115,11 +162,17 @@ void pack_sequences(Context& context, std::span<const TensorView> sequences,
   const Shape row_shape = packed.shape().from(1);
   check_sequences(context, sequences, row_shape, packed.dtype());
   check_lengths(sequences, layout);
-  check("packed", packed, row_shape.prepend(layout.total()), packed.dtype());
+  check("packed", packed, row_shape.prepend(layout.total()), packed.dtype(), context.device());
   if (packed.elements() == 0) return;
 
   const std::int64_t row = row_bytes(row_shape, packed.dtype());
   Workspace::Scope scope(context.workspace());
+  if (on_gpu(context)) {
+    const Scattered source = on_gpu(context, scope, sequences, row);
+    return cuda::pack_rows(context.stream(), layout.on(context), source.sequences,
+                           cuda::row_of(row, source.addresses | cuda::address(packed.raw())),
+                           packed.raw());
+  }
   const auto base = scope.take<const std::byte*>(layout.batch());
   cpu::pack(context.pool(), sequences_of(base, sequences, row), layout, row, bytes(packed));
 }
@@ -129,13 +182,18 @@ void unpack_padded(Context& context, const TensorView& packed, const PackedLayou
   check_rank(context, "packed", packed, 1);
   check_rank(context, "padded", padded, 2);
   const Shape row_shape = packed.shape().from(1);
-  check("packed", packed, row_shape.prepend(layout.total()), packed.dtype());
+  check("packed", packed, row_shape.prepend(layout.total()), packed.dtype(), context.device());
   const PaddedGrid grid = grid_of(padded, batch_first, layout.batch(), layout.steps());
-  check("padded", padded, grid.shape(row_shape), packed.dtype());
+  check("padded", padded, grid.shape(row_shape), packed.dtype(), context.device());
   const FillValue value = fill_value(padding_value, packed.dtype(), "padding_value");
   if (padded.elements() == 0) return;
 
   const std::int64_t row = row_bytes(row_shape, packed.dtype());
+  if (on_gpu(context))
+    return cuda::unpack_cells(
+        context.stream(), layout.on(context), packed.raw(),
+        cuda::row_of(row, cuda::address(padded.raw()) | cuda::address(packed.raw()), value),
+        cells_of(grid), padded.raw());
   Workspace::Scope scope(context.workspace());
   const auto base = scope.take<std::byte*>(grid.batch);
   cpu::unpack(context.pool(), bytes(packed), layout, row,
@@ -146,7 +204,7 @@ void unpack_sequences(Context& context, const TensorView& packed, const PackedLa
                       std::span<const TensorSpan> sequences) {
   check_rank(context, "packed", packed, 1);
   const Shape row_shape = packed.shape().from(1);
-  check("packed", packed, row_shape.prepend(layout.total()), packed.dtype());
+  check("packed", packed, row_shape.prepend(layout.total()), packed.dtype(), context.device());
   const std::vector<TensorView> views(sequences.begin(), sequences.end());
   check_sequences(context, views, row_shape, packed.dtype());
   check_lengths(views, layout);
@@ -154,6 +212,12 @@ void unpack_sequences(Context& context, const TensorView& packed, const PackedLa
 
   const std::int64_t row = row_bytes(row_shape, packed.dtype());
   Workspace::Scope scope(context.workspace());
+  if (on_gpu(context)) {
+    const Scattered target = on_gpu(context, scope, views, row);
+    return cuda::unpack_rows(context.stream(), layout.on(context), packed.raw(),
+                             cuda::row_of(row, target.addresses | cuda::address(packed.raw())),
+                             target.sequences);
+  }
   const auto base = scope.take<std::byte*>(layout.batch());
   std::ranges::transform(sequences, base.begin(), [](const TensorSpan& s) { return bytes(s); });
   cpu::unpack(context.pool(), bytes(packed), layout, row,
@@ -174,6 +238,14 @@ void pad_sequences(Context& context, std::span<const TensorView> sequences, bool
 
   const std::int64_t row = row_bytes(row_shape, padded.dtype());
   Workspace::Scope scope(context.workspace());
+  if (on_gpu(context)) {
+    const Scattered source = on_gpu(context, scope, sequences, row);
+    std::vector<std::int64_t> lengths;
+    for (const TensorView& sequence : sequences) lengths.push_back(sequence.size(0));
+    return cuda::pad_cells(context.stream(), source.sequences, on_gpu(context, scope, lengths),
+                           cuda::row_of(row, source.addresses | cuda::address(padded.raw()), value),
+                           cells_of(grid), padded.raw());
+  }
   const auto lengths = scope.take<std::int64_t>(count);
   std::ranges::transform(sequences, lengths.begin(), [](const TensorView& s) { return s.size(0); });
   const auto from = scope.take<const std::byte*>(count);
@@ -190,22 +262,55 @@ void gather_rows(Context& context, const TensorView& source, const TensorView& i
   Shape expected = row_shape;
   for (int d = indices.shape().rank() - 1; d >= 0; --d)
     expected = expected.prepend(indices.size(d));
-  check("target", target, expected, source.dtype());
+  check("target", target, expected, source.dtype(), context.device());
   expects(indices.dtype() == Dtype::i32 || indices.dtype() == Dtype::i64,
           "indices have dtype {}, expected i32 or i64", indices.dtype());
   FillValue value;
   if (absent) value = fill_value(*absent, source.dtype(), "absent");
 
+  const std::int64_t row = row_bytes(row_shape, source.dtype());
+  if (on_gpu(context))
+    return cuda::gather_rows(
+        context.stream(), source.raw(), source.size(0), indices.raw(),
+        indices.dtype() == Dtype::i64, indices.elements(), absent.has_value(),
+        cuda::row_of(row, cuda::address(source.raw()) | cuda::address(target.raw()), value),
+        target.raw(), context.fault());
   const auto run = [&]<class Index>(std::span<const Index> values) {
     check_rows(values, indices.shape(), source.size(0), absent.has_value());
     if (target.elements() == 0) return;
-    cpu::gather(context.pool(), bytes(source), values, row_bytes(row_shape, source.dtype()),
-                absent ? &value : nullptr, bytes(target));
+    cpu::gather(context.pool(), bytes(source), values, row, absent ? &value : nullptr,
+                bytes(target));
   };
   if (indices.dtype() == Dtype::i32)
     run(indices.values<std::int32_t>());
   else
     run(indices.values<std::int64_t>());
+}
+
+void pick_elements(Context& context, const TensorView& packed, const PackedLayout& layout,
+                   bool last, double empty_value, const TensorSpan& target) {
+  check_rank(context, "packed", packed, 1);
+  const Shape row_shape = packed.shape().from(1);
+  check("packed", packed, row_shape.prepend(layout.total()), packed.dtype(), context.device());
+  check("target", target, row_shape.prepend(layout.batch()), packed.dtype(), context.device());
+  const FillValue value = fill_value(empty_value, packed.dtype(), "empty_value");
+  if (target.elements() == 0) return;
+
+  const std::int64_t row = row_bytes(row_shape, packed.dtype());
+  if (on_gpu(context))
+    return cuda::pick_rows(
+        context.stream(), layout.on(context), packed.raw(), last,
+        cuda::row_of(row, cuda::address(packed.raw()) | cuda::address(target.raw()), value),
+        target.raw());
+  Workspace::Scope scope(context.workspace());
+  const auto rows = scope.take<std::int64_t>(layout.batch());
+  std::int64_t n = 0;
+  for (const std::int64_t length : layout.lengths()) {
+    rows[static_cast<std::size_t>(n)] = length == 0 ? -1 : layout.row(n, last ? length - 1 : 0);
+    ++n;
+  }
+  cpu::gather(context.pool(), bytes(packed), std::span<const std::int64_t>(rows), row, &value,
+              bytes(target));
 }
 
 void concat_features(Context& context, std::span<const TensorView> inputs,
@@ -234,7 +339,14 @@ void concat_features(Context& context, std::span<const TensorView> inputs,
   std::byte* out = bytes(target);
   for (const TensorView& input : inputs) {
     const std::int64_t width = input.size(last) * element;
-    if (width > 0) cpu::spread(context.pool(), bytes(input), rows, width, out, features * element);
+    const std::int64_t stride = features * element;
+    if (width > 0 && on_gpu(context))
+      cuda::spread_rows(
+          context.stream(), input.raw(), rows,
+          cuda::row_of(width, cuda::address(input.raw()) | cuda::address(out) | stride), out,
+          stride);
+    else if (width > 0)
+      cpu::spread(context.pool(), bytes(input), rows, width, out, stride);
     out += width;
   }
 }

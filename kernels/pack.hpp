@@ -4,7 +4,9 @@
 //
 // Common errors: InvalidArgument, before anything is written, when dtypes or trailing dimensions
 // differ, a shape does not fit the layout, an argument is not defined, or memory is on another
-// device than the context.
+// device than the context. Unsupported where the lengths are asked of a layout that is not known().
+//
+// On a GPU everything is done in stream order and the host does not wait.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +40,7 @@ struct PaddedGrid {
 };
 
 /// Assigns packed [total, ...] from padded [T, N, ...] or [N, T, ...], T at least the longest
-/// length. Padding is not read.
+/// length. Padding is not read. Rows that a layout which is not known() has to spare become zero.
 void pack_padded(Context& context, const TensorView& padded, const PackedLayout& layout,
                  bool batch_first, const TensorSpan& packed);
 
@@ -62,9 +64,15 @@ void pad_sequences(Context& context, std::span<const TensorView> sequences, bool
 
 /// Assigns target [..., row] from the rows of source [R, row], one for each element of
 /// indices [...] (i32 or i64). With `absent`, index -1 stands for a row of that value. Any other
-/// index outside 0 .. R - 1 throws InvalidArgument naming its position and value.
+/// index outside 0 .. R - 1 throws InvalidArgument naming its position and value; on a GPU its row
+/// becomes zero and the next synchronize() or to_host() throws.
 void gather_rows(Context& context, const TensorView& source, const TensorView& indices,
                  const TensorSpan& target, std::optional<double> absent = std::nullopt);
+
+/// Assigns target [N, row], caller's order, from the first or the last row of each sequence of
+/// packed [total, row]; a sequence without elements gives `empty_value` everywhere.
+void pick_elements(Context& context, const TensorView& packed, const PackedLayout& layout,
+                   bool last, double empty_value, const TensorSpan& target);
 
 /// Assigns target [..., sum of F_k] by joining inputs [..., F_k] along the last dimension. At least
 /// one input.

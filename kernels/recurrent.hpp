@@ -30,14 +30,20 @@ struct RecurrentShape {
   std::int64_t input = 0;       // I
   std::int64_t hidden = 0;      // H
   std::int64_t projection = 0;  // P of an LSTM with projection; 0: none
-  Dtype dtype = Dtype::f32;     // f32 or f64; others throw Unsupported
+  Dtype dtype = Dtype::f32;     // f32, f64; on a GPU also f16, bf16. Others throw Unsupported
 
   /// Width S of h: P with projection, else H.
-  std::int64_t state() const noexcept { return projection > 0 ? projection : hidden; }
+  constexpr std::int64_t state() const noexcept { return projection > 0 ? projection : hidden; }
 };
 
-/// PyTorch's parameters of one direction. The biases may be undefined (none), `w_hr` is [P, H] with
-/// projection and undefined without.
+/// Of sums and cell states (c_0, c_n, cells): f64 for f64, else f32. A cell state adds up over the
+/// whole sequence, which 16 bits cannot hold; h is rounded to the layer's dtype at every step.
+constexpr Dtype cell_dtype(Dtype dtype) noexcept {
+  return dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32;
+}
+
+/// PyTorch's parameters of one direction, in the host's memory. The biases may be undefined (none),
+/// `w_hr` is [P, H] with projection and undefined without.
 struct RecurrentWeights {
   TensorView w_ih;  // [G*H, I]
   TensorView w_hh;  // [G*H, S]
@@ -46,15 +52,16 @@ struct RecurrentWeights {
   TensorView w_hr;  // [P, H]
 };
 
-/// Elements of the packed form on this machine.
-std::int64_t recurrent_panel_elements(const RecurrentShape& shape);
+/// Elements (of the shape's dtype) of the packed form on this device.
+std::int64_t recurrent_panel_elements(Device device, const RecurrentShape& shape);
 
-/// Assigns the packed form of `weights` to `panels` [recurrent_panel_elements]. The form is of this
-/// machine and process: never store it.
-void pack_recurrent(const RecurrentShape& shape, const RecurrentWeights& weights,
+/// Assigns the packed form of `weights` to `panels` [recurrent_panel_elements] on the context's
+/// device. The form is of this machine and process: never store it.
+void pack_recurrent(Context& context, const RecurrentShape& shape, const RecurrentWeights& weights,
                     const TensorSpan& panels);
 
-/// One direction of the layer. States are in the caller's order of sequences.
+/// One direction of the layer. States are in the caller's order of sequences; cell states are of
+/// cell_dtype().
 struct RecurrentDirection {
   TensorView panels;
   bool reverse = false;  // starts at each sequence's own end
@@ -67,6 +74,11 @@ struct RecurrentDirection {
 /// Assigns y [total, D*S] (direction d in columns d*S ..), the final states, and, when defined, the
 /// cell states of every step, cells [total, D*H] (LSTM only). x is [total, I]; y and cells may not
 /// overlap x or each other. A sequence of length zero gets its initial state as its final state.
+/// All tensors are on the context's device. On a GPU the host does not wait, the layout may be one
+/// whose lengths only the device knows (total is then its capacity, and rows that no sequence has
+/// become zeros), and a NaN stays in its own sequence. In f32 with F32Math::exact and
+/// in f64 the results have the same bits on every device, the payload of NaNs aside, provided that
+/// the CPU has fused multiply-add.
 void recurrent_forward(Context& context, const RecurrentShape& shape, const PackedLayout& layout,
                        const TensorView& x, std::span<const RecurrentDirection> directions,
                        const TensorSpan& y, const TensorSpan& cells = {});

@@ -4,6 +4,7 @@
 
 #include "packrnn/kernels/check.hpp"
 #include "packrnn/kernels/cpu/reduce.hpp"
+#include "packrnn/kernels/cuda/reduce.hpp"
 #include "packrnn/runtime/element.hpp"
 
 namespace packrnn::kernels {
@@ -15,10 +16,13 @@ void reduce_sequences(Context& context, Reduction reduction, const TensorView& p
   expects(is_floating(packed.dtype()), "packed has dtype {}, expected a floating dtype",
           packed.dtype());
   const Shape row = packed.shape().from(1);
-  check("packed", packed, row.prepend(layout.total()), packed.dtype());
-  check("target", target, row.prepend(layout.batch()), packed.dtype());
+  check("packed", packed, row.prepend(layout.total()), packed.dtype(), context.device());
+  check("target", target, row.prepend(layout.batch()), packed.dtype(), context.device());
   if (target.elements() == 0) return;
 
+  if (context.device().type == DeviceType::cuda)
+    return cuda::reduce(context.stream(), reduction, layout.on(context), packed.dtype(),
+                        packed.raw(), row.elements(), empty_value, target.raw());
   with_dtype(packed.dtype(), [&]<class T>(std::type_identity<T>) {
     if constexpr (!std::is_integral_v<T>)  // refused above
       cpu::reduce(context.pool(), reduction, packed.values<T>(), layout, row.elements(),

@@ -9,12 +9,9 @@ std::uint32_t low(std::uint64_t value) { return static_cast<std::uint32_t>(value
 std::uint32_t high(std::uint64_t value) { return static_cast<std::uint32_t>(value >> 32); }
 
 template <class T>
-void run(Context& context, const PackedLayout& layout, const DropoutKey& key, double p,
+void run(Context& context, const PackedLayout& layout, PhiloxKey key, double p,
          const TensorSpan& rows) {
   const std::int64_t width = rows.size(1);
-  const PhiloxCounter stream =
-      philox4x32_10({low(key.draw), high(key.draw), key.layer, 0}, {low(key.seed), high(key.seed)});
-  const PhiloxKey row_key{stream[0], stream[1]};
   const T scale = p < 1.0 ? static_cast<T>(1.0 / (1.0 - p)) : T{0};
   T* data = rows.data<T>();
 
@@ -23,7 +20,7 @@ void run(Context& context, const PackedLayout& layout, const DropoutKey& key, do
       const PhiloxCounter bits =
           philox4x32_10({low(static_cast<std::uint64_t>(u / 4)),
                          low(static_cast<std::uint64_t>(step)), low(id), high(id)},
-                        row_key);
+                        key);
       for (std::int64_t i = 0; i < std::min<std::int64_t>(4, width - u); ++i)
         row[u + i] = uniform01(bits[static_cast<std::size_t>(i)]) < static_cast<float>(p)
                          ? T{0}
@@ -46,7 +43,7 @@ void run(Context& context, const PackedLayout& layout, const DropoutKey& key, do
 
 }  // namespace
 
-void dropout(Context& context, const PackedLayout& layout, const DropoutKey& key, double p,
+void dropout(Context& context, const PackedLayout& layout, PhiloxKey key, double p,
              const TensorSpan& rows) {
   if (rows.dtype() == Dtype::f32)
     run<float>(context, layout, key, p, rows);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "packrnn/kernels/cpu_target.hpp"
 #include "packrnn/runtime/error.hpp"
 #include "packrnn/runtime/random.hpp"
 #include "tests/catch.hpp"
@@ -19,10 +20,10 @@ using Catch::Matchers::Contains;
 namespace {
 
 Tensor uniform(Shape shape, Dtype dtype, std::uint64_t seed) {
-  Tensor t = Tensor::empty(shape, dtype);
+  Tensor t = Tensor::empty(shape, Dtype::f64);
   Generator generator(seed);
   fill_uniform(generator, t, -1.0, 1.0);
-  return t;
+  return convert(t, dtype);
 }
 
 std::vector<double> doubles(const TensorView& t) {
@@ -30,24 +31,42 @@ std::vector<double> doubles(const TensorView& t) {
   return {wide.values<double>().begin(), wide.values<double>().end()};
 }
 
-Tensor packed(const Tensor& weight) {
-  Tensor panels = Tensor::empty(
-      {kernels::linear_panel_elements(weight.size(0), weight.size(1), weight.dtype())},
-      weight.dtype());
-  kernels::pack_linear(weight, panels);
+Tensor packed(Context& context, const Tensor& weight, const TensorView& bias) {
+  Tensor panels = context.empty({kernels::linear_panel_elements(context.device(), weight.size(0),
+                                                                weight.size(1), weight.dtype())},
+                                weight.dtype());
+  kernels::pack_linear(context, weight, bias, panels);
   return panels;
 }
 
-/// y with NaN where the kernel failed to write.
-Tensor run(Context& context, const TensorView& x, const Tensor& panels, const TensorView& bias,
-           std::int64_t outputs) {
+/// y, on the host, with NaN where the kernel failed to write. x is on the host.
+Tensor run(Context& context, const TensorView& x, const Tensor& panels, std::int64_t outputs) {
   Tensor y = Tensor::empty({x.size(0), outputs}, x.dtype());
-  if (x.dtype() == Dtype::f32)
-    std::fill(y.values<float>().begin(), y.values<float>().end(), NAN);
-  else
-    std::fill(y.values<double>().begin(), y.values<double>().end(), NAN);
-  kernels::linear(context, x, panels, bias, y);
-  return y;
+  std::memset(y.span().raw(), 0xFF, y.view().bytes());
+  Tensor there = context.to_device(y);
+  kernels::linear(context, context.to_device(x), panels, there);
+  return context.to_host(there);
+}
+
+/// The sum of |x w| is at most k, and each of its k roundings is below one unit of that.
+double allowed_error(const reference::Precision& precision, std::int64_t k) {
+  const double root = std::sqrt(static_cast<double>(k));
+  return precision.arithmetic * (root + 2) * root * 2 + precision.storage * root * 2;
+}
+
+double worst_error(const std::vector<double>& got, const std::vector<double>& xs,
+                   const std::vector<double>& ws, const std::vector<double>& bs, std::int64_t k) {
+  const auto outputs = std::int64_t(bs.size()), rows = std::int64_t(xs.size()) / k;
+  double worst = std::int64_t(got.size()) == rows * outputs ? 0 : INFINITY;
+  for (std::int64_t m = 0; m < rows; ++m)
+    for (std::int64_t o = 0; o < outputs; ++o) {
+      double sum = bs[std::size_t(o)];
+      for (std::int64_t i = 0; i < k; ++i)
+        sum += xs[std::size_t(m * k + i)] * ws[std::size_t(o * k + i)];
+      const double error = std::abs(got[std::size_t(m * outputs + o)] - sum);
+      worst = std::isnan(error) ? INFINITY : std::max(worst, error);
+    }
+  return worst;
 }
 
 }  // namespace
@@ -64,21 +83,8 @@ TEST_CASE("linear agrees with the double reference on every instruction set") {
   for_each_cpu_target([&](const std::string& target) {
     INFO(target << " rows " << rows << " outputs " << outputs << " k " << k);
     Context context(Device::cpu(), {.threads = 2});
-    const Tensor y = run(context, x, packed(weight), bias, outputs);
-    const std::vector<double> got = doubles(y);
-    // The sum of |x w| is at most k, and each of its k roundings is below one unit of that.
-    const double allowed =
-        precision.arithmetic * (std::sqrt(double(k)) + 2) * std::sqrt(double(k)) * 2;
-    double worst = 0;
-    for (std::int64_t m = 0; m < rows; ++m)
-      for (std::int64_t o = 0; o < outputs; ++o) {
-        double sum = bs[std::size_t(o)];
-        for (std::int64_t i = 0; i < k; ++i)
-          sum += xs[std::size_t(m * k + i)] * ws[std::size_t(o * k + i)];
-        const double error = std::abs(got[std::size_t(m * outputs + o)] - sum);
-        worst = std::isnan(error) ? INFINITY : std::max(worst, error);
-      }
-    CHECK(worst <= allowed);
+    const Tensor y = run(context, x, packed(context, weight, bias), outputs);
+    CHECK(worst_error(doubles(y), xs, ws, bs, k) <= allowed_error(precision, k));
   });
 }
 
@@ -88,15 +94,15 @@ TEST_CASE("a row of linear has the same bits alone, in any company, with any num
   const Tensor x = uniform({kRows, kK}, dtype, 1), weight = uniform({kOutputs, kK}, dtype, 2);
   for_each_cpu_target([&](const std::string& target) {
     INFO(target);
-    const Tensor panels = packed(weight);
     Context one(Device::cpu(), {.threads = 1});
-    const Tensor whole = run(one, x, panels, {}, kOutputs);
+    const Tensor panels = packed(one, weight, {});
+    const Tensor whole = run(one, x, panels, kOutputs);
     const std::size_t row_bytes = whole.view().bytes() / kRows;
     const auto* bytes = static_cast<const char*>(whole.view().raw());
     for (const int threads : {1, 2, 5}) {
       Context context(Device::cpu(), {.threads = threads});
       for (const std::int64_t count : {1, 2, 3, 48, 49, 200}) {
-        const Tensor part = run(context, x.view().rows(kRows - count, kRows), panels, {}, kOutputs);
+        const Tensor part = run(context, x.view().rows(kRows - count, kRows), panels, kOutputs);
         CHECK(std::memcmp(part.view().raw(), bytes + std::size_t(kRows - count) * row_bytes,
                           part.view().bytes()) == 0);
       }
@@ -104,19 +110,61 @@ TEST_CASE("a row of linear has the same bits alone, in any company, with any num
   });
 }
 
+TEST_CASE("linear agrees with the double reference on the device") {
+  const auto dtype = GENERATE(Dtype::f32, Dtype::f64, Dtype::f16, Dtype::bf16);
+  const auto rows = GENERATE(0, 1, 17, 65, 130);  // small and large tiles
+  const auto outputs = GENERATE(1, 33, 70);
+  const auto k = GENERATE(1, 37);
+  const auto precision = dtype == Dtype::f64   ? reference::kF64
+                         : dtype == Dtype::f32 ? reference::kF32
+                         : dtype == Dtype::f16 ? reference::kF16
+                                               : reference::kBf16;
+  Context context;
+  const bool gpu = context.device().type == DeviceType::cuda;
+  if (!gpu && dtype != Dtype::f32 && dtype != Dtype::f64) return;
+  INFO(name_of(dtype) << " rows " << rows << " outputs " << outputs << " k " << k);
+  const Tensor x = uniform({rows, k}, dtype, 1), weight = uniform({outputs, k}, dtype, 2),
+               bias = uniform({outputs}, dtype, 3);
+  const Tensor y = run(context, x, packed(context, weight, bias), outputs);
+  CHECK(worst_error(doubles(y), doubles(x), doubles(weight), doubles(bias), k) <=
+        allowed_error(precision, k));
+}
+
+TEST_CASE("linear on a GPU has the bits of the CPU, and a row the same in any company") {
+  Context context;
+  if (context.device().type != DeviceType::cuda) PACKRNN_SKIP("the device under test is the CPU");
+  const std::string target = kernels::cpu_target();
+  if (target.find("AVX") == std::string::npos && target.find("NEON") == std::string::npos)
+    PACKRNN_SKIP("this CPU has no fused multiply-add: " + target);
+  const auto dtype = GENERATE(Dtype::f32, Dtype::f64);
+  const auto k = GENERATE(1, 16, 33, 150);
+  const auto with_bias = GENERATE(false, true);
+  constexpr std::int64_t kRows = 150, kOutputs = 131;
+  const Tensor x = uniform({kRows, k}, dtype, 1), weight = uniform({kOutputs, k}, dtype, 2);
+  const Tensor bias = with_bias ? uniform({kOutputs}, dtype, 3) : Tensor();
+  Context cpu(Device::cpu(), {.threads = 1});
+  const Tensor expected = run(cpu, x, packed(cpu, weight, bias), kOutputs);
+  const Tensor panels = packed(context, weight, bias);
+  for (const std::int64_t count : {1, 3, 64, 65, 150}) {
+    const Tensor got = run(context, x.view().rows(kRows - count, kRows), panels, kOutputs);
+    const TensorView same = expected.view().rows(kRows - count, kRows);
+    CHECK(std::memcmp(got.view().raw(), same.raw(), same.bytes()) == 0);
+  }
+}
+
 TEST_CASE("linear names what does not fit") {
-  Context context(Device::cpu(), {.threads = 1});
-  const Tensor weight = uniform({4, 3}, Dtype::f32, 1), panels = packed(weight);
-  Tensor y = Tensor::empty({2, 4}, Dtype::f32);
-  CHECK_THROWS_WITH(kernels::linear(context, uniform({2, 5}, Dtype::f32, 2), panels, {}, y),
-                    Contains("panels"));
-  CHECK_THROWS_WITH(kernels::linear(context, uniform({3, 3}, Dtype::f32, 2), panels, {}, y),
-                    Contains("y has shape [2, 4], expected [3, 4]"));
-  CHECK_THROWS_WITH(kernels::linear(context, uniform({2, 3}, Dtype::f64, 2), panels, {}, y),
-                    Contains("f32") && Contains("f64"));
-  CHECK_THROWS_WITH(kernels::linear(context, uniform({2, 3}, Dtype::f32, 2), panels,
-                                    uniform({3}, Dtype::f32, 2), y),
+  Context context;
+  const Tensor weight = uniform({4, 3}, Dtype::f32, 1), panels = packed(context, weight, {});
+  Tensor y = context.empty({2, 4}, Dtype::f32);
+  const auto linear = [&](Shape shape, Dtype dtype) {
+    kernels::linear(context, context.to_device(uniform(shape, dtype, 2)), panels, y);
+  };
+  CHECK_THROWS_WITH(linear({2, 55}, Dtype::f32), Contains("panels"));
+  CHECK_THROWS_WITH(linear({3, 3}, Dtype::f32), Contains("y has shape [2, 4], expected [3, 4]"));
+  CHECK_THROWS_WITH(linear({2, 3}, Dtype::f64), Contains("f32") && Contains("f64"));
+  CHECK_THROWS_WITH(packed(context, weight, uniform({3}, Dtype::f32, 2)),
                     Contains("bias has shape [3], expected [4]"));
-  CHECK_THROWS_AS(kernels::linear_panel_elements(4, 3, Dtype::f16), Unsupported);
-  CHECK_NOTHROW(kernels::linear(context, uniform({2, 3}, Dtype::f32, 2), panels, {}, y));
+  CHECK_THROWS_AS(kernels::linear_panel_elements(Device::cpu(), 4, 3, Dtype::f16), Unsupported);
+  CHECK_THROWS_AS(kernels::linear_panel_elements(Device::cuda(), 4, 3, Dtype::i64), Unsupported);
+  CHECK_NOTHROW(linear({2, 3}, Dtype::f32));
 }

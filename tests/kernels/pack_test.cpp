@@ -3,12 +3,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
 #include <utility>
 
 #include "tests/catch.hpp"
+#include "tests/kernels/device_tensors.hpp"
 #include "tests/packing_cases.hpp"
 
 namespace packrnn::kernels {
@@ -28,12 +30,18 @@ std::vector<Tensor> scrambled_sequences(const Ints& lengths, const Shape& row, D
   return sequences;
 }
 
+std::vector<Tensor> on_device(Context& context, const std::vector<Tensor>& tensors) {
+  std::vector<Tensor> copies;
+  for (const Tensor& tensor : tensors) copies.push_back(context.to_device(tensor));
+  return copies;
+}
+
 std::vector<TensorView> views(const std::vector<Tensor>& tensors) {
   return {tensors.begin(), tensors.end()};
 }
 
 TEST_CASE("packing moves exactly the rows that a loop over the definition moves") {
-  Context context = cpu_context();
+  Context context;
   const bool batch_first = GENERATE(false, true);
   std::uint64_t seed = 1;
   for (const Ints& lengths : random_length_vectors()) {
@@ -46,13 +54,13 @@ TEST_CASE("packing moves exactly the rows that a loop over the definition moves"
     const Tensor padded = scrambled(padded_shape(lengths, T, batch_first, row), dtype, ++seed);
     const Bytes expected = naive_pack(bytes_of(padded), lengths, T, batch_first, row_bytes);
 
-    const Poisoned packed(row.prepend(sum(lengths)), dtype);
-    pack_padded(context, padded, *layout, batch_first, packed.span());
+    const Target packed(context, row.prepend(sum(lengths)), dtype);
+    pack_padded(context, context.to_device(padded), *layout, batch_first, packed);
     REQUIRE(packed.bytes() == expected);
     REQUIRE(packed.guards_intact());
 
-    const Poisoned back(padded.shape(), dtype);
-    unpack_padded(context, packed.span(), *layout, batch_first, 7.0, back.span());
+    const Target back(context, padded.shape(), dtype);
+    unpack_padded(context, packed.span(), *layout, batch_first, 7.0, back);
     REQUIRE(back.bytes() ==
             naive_unpack(expected, lengths, T, batch_first, row_bytes, element_bytes(7.0, dtype)));
     REQUIRE(back.guards_intact());
@@ -60,7 +68,7 @@ TEST_CASE("packing moves exactly the rows that a loop over the definition moves"
 }
 
 TEST_CASE("every dtype, trailing shape and layout packs and unpacks") {
-  Context context = cpu_context();
+  Context context;
   const bool batch_first = GENERATE(false, true);
   const Ints lengths = GENERATE(Ints{3, 6, 0, 1, 3}, Ints{6, 3, 3, 1, 0}, Ints{4, 4, 4});
   const std::int64_t T = 8;
@@ -70,14 +78,14 @@ TEST_CASE("every dtype, trailing shape and layout packs and unpacks") {
       CAPTURE(lengths, dtype, row.str(), batch_first);
       const std::size_t row_bytes = static_cast<std::size_t>(row.elements()) * size_of(dtype);
       const Tensor padded = scrambled(padded_shape(lengths, T, batch_first, row), dtype, 5);
-      const Poisoned packed(row.prepend(layout->total()), dtype);
-      pack_padded(context, padded, *layout, batch_first, packed.span());
+      const Target packed(context, row.prepend(layout->total()), dtype);
+      pack_padded(context, context.to_device(padded), *layout, batch_first, packed);
       const Bytes expected = naive_pack(bytes_of(padded), lengths, T, batch_first, row_bytes);
       CHECK(packed.bytes() == expected);
 
       for (const double value : {0.0, -2.0, 1.0}) {
-        const Poisoned back(padded.shape(), dtype);
-        unpack_padded(context, packed.span(), *layout, batch_first, value, back.span());
+        const Target back(context, padded.shape(), dtype);
+        unpack_padded(context, packed.span(), *layout, batch_first, value, back);
         CHECK(back.bytes() == naive_unpack(expected, lengths, T, batch_first, row_bytes,
                                            element_bytes(value, dtype)));
         CHECK(back.guards_intact());
@@ -86,8 +94,40 @@ TEST_CASE("every dtype, trailing shape and layout packs and unpacks") {
   }
 }
 
+TEST_CASE("rows of every size move wherever they begin") {
+  // Sizes and addresses that allow vectors of 16, 8, 4 and 2 bytes, and rows long enough that a
+  // thread of a GPU has several of them.
+  Context context;
+  const Ints lengths = {5, 0, 9, 5, 2};
+  const auto layout = PackedLayout::make(lengths);
+  for (const Dtype dtype : {Dtype::f32, Dtype::f64, Dtype::bf16}) {
+    const std::size_t size = size_of(dtype);
+    for (const std::int64_t width : {1, 2, 3, 4, 7, 8, 16, 31, 64, 129, 201, 515, 1024}) {
+      for (const std::size_t shift : {std::size_t{0}, size, 8 * size}) {
+        CAPTURE(dtype, width, shift);
+        const bool batch_first = width % 2 == 0;
+        const std::size_t row = static_cast<std::size_t>(width) * size;
+        const Shape shape = padded_shape(lengths, 10, batch_first, {width});
+        const Tensor padded = scrambled(shape, dtype, 5);
+        const Bytes expected = naive_pack(bytes_of(padded), lengths, 10, batch_first, row);
+        const Target from(context, shape, dtype, std::byte{0xFF}, shift);
+        context.copy(context.to_device(padded), from.span());
+        const Target packed(context, {layout->total(), width}, dtype, std::byte{0xFF}, shift);
+        pack_padded(context, from.span(), *layout, batch_first, packed);
+        CHECK(difference(packed.bytes(), expected) == "");
+        CHECK(packed.guards_intact());
+        const Target back(context, shape, dtype, std::byte{0xFF}, 0);
+        unpack_padded(context, packed.span(), *layout, batch_first, 2.0, back);
+        CHECK(difference(back.bytes(), naive_unpack(expected, lengths, 10, batch_first, row,
+                                                    element_bytes(2.0, dtype))) == "");
+        CHECK(back.guards_intact());
+      }
+    }
+  }
+}
+
 TEST_CASE("lists of sequences pack, unpack and pad like the padded batch that holds them") {
-  Context context = cpu_context();
+  Context context;
   std::uint64_t seed = 0;
   for (const Ints& lengths : random_length_vectors()) {
     const auto dtype = kAllDtypes[++seed % kAllDtypes.size()];
@@ -96,6 +136,7 @@ TEST_CASE("lists of sequences pack, unpack and pad like the padded batch that ho
     CAPTURE(lengths, dtype, row.str());
     const auto layout = PackedLayout::make(lengths);
     const std::vector<Tensor> sequences = scrambled_sequences(lengths, row, dtype);
+    const std::vector<Tensor> inputs = on_device(context, sequences);
 
     Bytes expected;
     for (const Cell cell : naive_rows(lengths)) {
@@ -103,15 +144,15 @@ TEST_CASE("lists of sequences pack, unpack and pad like the padded batch that ho
       const auto at = all.begin() + cell.step * static_cast<std::int64_t>(row_bytes);
       expected.insert(expected.end(), at, at + static_cast<std::int64_t>(row_bytes));
     }
-    const Poisoned packed(row.prepend(layout->total()), dtype);
-    pack_sequences(context, views(sequences), *layout, packed.span());
+    const Target packed(context, row.prepend(layout->total()), dtype);
+    pack_sequences(context, views(inputs), *layout, packed);
     REQUIRE(packed.bytes() == expected);
     REQUIRE(packed.guards_intact());
 
-    std::vector<std::unique_ptr<Poisoned>> targets;
+    std::vector<std::unique_ptr<Target>> targets;
     std::vector<TensorSpan> spans;
     for (const Tensor& sequence : sequences) {
-      targets.push_back(std::make_unique<Poisoned>(sequence.shape(), dtype));
+      targets.push_back(std::make_unique<Target>(context, sequence.shape(), dtype));
       spans.push_back(targets.back()->span());
     }
     unpack_sequences(context, packed.span(), *layout, spans);
@@ -122,8 +163,8 @@ TEST_CASE("lists of sequences pack, unpack and pad like the padded batch that ho
 
     for (const bool batch_first : {false, true}) {
       const std::int64_t T = longest(lengths) + 2;
-      const Poisoned padded(padded_shape(lengths, T, batch_first, row), dtype);
-      pad_sequences(context, views(sequences), batch_first, 3.0, padded.span());
+      const Target padded(context, padded_shape(lengths, T, batch_first, row), dtype);
+      pad_sequences(context, views(inputs), batch_first, 3.0, padded);
       REQUIRE(padded.bytes() == naive_unpack(expected, lengths, T, batch_first, row_bytes,
                                              element_bytes(3.0, dtype)));
       REQUIRE(padded.guards_intact());
@@ -131,8 +172,44 @@ TEST_CASE("lists of sequences pack, unpack and pad like the padded batch that ho
   }
 }
 
+TEST_CASE("the first and the last element of each sequence are picked") {
+  Context context;
+  std::uint64_t seed = 0;
+  for (const Ints& lengths : random_length_vectors()) {
+    const auto dtype = kAllDtypes[++seed % kAllDtypes.size()];
+    const Shape row = kRowShapes[seed % kRowShapes.size()];
+    const auto row_bytes = row.elements() * static_cast<std::int64_t>(size_of(dtype));
+    const auto layout = PackedLayout::make(lengths);
+    const Tensor packed = scrambled(row.prepend(layout->total()), dtype, seed);
+    const Bytes from = bytes_of(packed);
+    const std::vector<Cell> rows = naive_rows(lengths);
+    for (const bool last : {false, true}) {
+      CAPTURE(lengths, dtype, row.str(), last);
+      Bytes expected;
+      for (std::size_t n = 0; n < lengths.size(); ++n) {
+        const std::int64_t step = last ? lengths[n] - 1 : 0;
+        const auto at = std::ranges::find_if(rows, [&](const Cell& cell) {
+          return cell.sequence == static_cast<std::int64_t>(n) && cell.step == step;
+        });
+        if (at == rows.end()) {
+          const Bytes value = element_bytes(-3.0, dtype);
+          for (std::int64_t e = 0; e < row.elements(); ++e)
+            expected.insert(expected.end(), value.begin(), value.end());
+        } else {
+          const auto begin = from.begin() + (at - rows.begin()) * row_bytes;
+          expected.insert(expected.end(), begin, begin + row_bytes);
+        }
+      }
+      const Target target(context, row.prepend(layout->batch()), dtype);
+      pick_elements(context, context.to_device(packed), *layout, last, -3.0, target);
+      REQUIRE(target.bytes() == expected);
+      REQUIRE(target.guards_intact());
+    }
+  }
+}
+
 TEST_CASE("gather assigns one row per index") {
-  Context context = cpu_context();
+  Context context;
   Random random(3);
   for (const Dtype dtype : kAllDtypes) {
     for (const Shape& row : kRowShapes) {
@@ -157,47 +234,64 @@ TEST_CASE("gather assigns one row per index") {
       }
       const Shape shape = row.prepend(4).prepend(6);
       CAPTURE(dtype, row.str());
-      const Poisoned a(shape, dtype);
-      gather_rows(context, table, TensorView(wide.data(), {6, 4}), a.span(), 4.0);
+      const Tensor device_table = context.to_device(table);
+      const Target a(context, shape, dtype);
+      gather_rows(context, device_table, context.to_device(TensorView(wide.data(), {6, 4})), a,
+                  4.0);
       CHECK(a.bytes() == expected);
       CHECK(a.guards_intact());
-      const Poisoned b(shape, dtype);
-      gather_rows(context, table, TensorView(narrow.data(), {6, 4}), b.span(), 4.0);
+      const Target b(context, shape, dtype);
+      gather_rows(context, device_table, context.to_device(TensorView(narrow.data(), {6, 4})), b,
+                  4.0);
       CHECK(b.bytes() == expected);
     }
   }
 }
 
-TEST_CASE("gather names the position and value of a bad index and writes nothing") {
-  Context context = cpu_context();
-  const Tensor table = scrambled({5, 2}, Dtype::f32, 1);
-  const Poisoned target({2, 3, 2}, Dtype::f32);
+TEST_CASE("gather names the position and value of a bad index") {
+  Context context;
+  const Tensor table = scrambled({5, 2}, Dtype::f32, 1), on_device = context.to_device(table);
+  const Target target(context, {2, 3, 2}, Dtype::f32);
   const Bytes before = target.bytes();
-  Ints indices = {0, 1, 2, 3, 4, 0};
-  const TensorView view(indices.data(), {2, 3});
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  struct Case {
+    std::int64_t index;
+    std::optional<double> absent;
+    const char* value;
+  };
+  for (const Case& one : {Case{5, {}, "5"}, Case{-1, {}, "-1"}, Case{-2, 0.0, "-2"},
+                          Case{kMost, {}, "9223372036854775807"},
+                          Case{4 + (std::int64_t{1} << 32), {}, "4294967300"}}) {
+    CAPTURE(one.index);
+    const Ints indices = {0, 1, 2, 3, one.index, 0};
+    const Tensor view = context.to_device(TensorView(indices.data(), {2, 3}));
+    const auto gather = [&] { gather_rows(context, on_device, view, target, one.absent); };
+    if (!on_gpu(context)) {
+      check_throws(gather, {"[1, 1]", one.value});
+      CHECK(target.bytes() == before);  // nothing was written
+    } else {
+      gather();
+      check_throws([&] { context.synchronize(); }, {"index 4", one.value, "5"});
+      Bytes expected;  // the bad row is zero, the others are there
+      for (const std::int64_t index : indices)
+        for (std::int64_t b = 0; b < 8; ++b)
+          expected.push_back(index == one.index
+                                 ? std::byte{0}
+                                 : bytes_of(table)[static_cast<std::size_t>(index * 8 + b)]);
+      CHECK(target.bytes() == expected);
+    }
+  }
+  const Ints indices = {0, 1, 2, 3, 4, 0};  // and the next valid call works
+  const Target next(context, {2, 3, 2}, Dtype::f32);
+  gather_rows(context, on_device, context.to_device(TensorView(indices.data(), {2, 3})), next);
+  CHECK(next.bytes() != before);
 
-  indices[4] = 5;
-  check_throws([&] { gather_rows(context, table, view, target.span()); }, {"[1, 1]", "5", "4"});
-  indices[4] = -1;
-  check_throws([&] { gather_rows(context, table, view, target.span()); }, {"[1, 1]", "-1"});
-  indices[4] = -2;
-  check_throws([&] { gather_rows(context, table, view, target.span(), 0.0); }, {"[1, 1]", "-2"});
-  indices[4] = std::numeric_limits<std::int64_t>::max();
-  check_throws([&] { gather_rows(context, table, view, target.span()); }, {"9223372036854775807"});
-  indices[4] = 4 + (std::int64_t{1} << 32);
-  check_throws([&] { gather_rows(context, table, view, target.span()); }, {"4294967300"});
-  CHECK(target.bytes() == before);
-
-  indices[4] = 4;  // and the next valid call works
-  gather_rows(context, table, view, target.span());
-  CHECK(target.bytes() != before);
-
-  const Tensor floats = Tensor::zeros({2, 3}, Dtype::f32);
-  check_throws([&] { gather_rows(context, table, floats, target.span()); }, {"f32", "i64"});
+  const Tensor floats = context.zeros({2, 3}, Dtype::f32);
+  check_throws([&] { gather_rows(context, on_device, floats, target); }, {"f32", "i64"});
 }
 
 TEST_CASE("features are joined side by side") {
-  Context context = cpu_context();
+  Context context;
   for (const Dtype dtype : kAllDtypes) {
     const Shape lead = GENERATE(Shape{4}, Shape{3, 2}, Shape{});
     const Ints widths = {1, 3, 0, 2};
@@ -216,14 +310,39 @@ TEST_CASE("features are joined side by side") {
       }
     Ints extents(lead.extents().begin(), lead.extents().end());
     extents.push_back(6);
-    const Poisoned target(Shape(extents), dtype);
-    concat_features(context, views(inputs), target.span());
+    const Target target(context, Shape(extents), dtype);
+    const std::vector<Tensor> parts = on_device(context, inputs);
+    concat_features(context, views(parts), target);
     CHECK(target.bytes() == expected);
     CHECK(target.guards_intact());
   }
 }
 
+TEST_CASE("more rows than a GPU has threads move in several rounds") {
+  Context context;
+  Random random(12);
+  Ints lengths;
+  for (int n = 0; n < 70; ++n) lengths.push_back(random.below(700));
+  const auto layout = PackedLayout::make(lengths);
+  const bool batch_first = GENERATE(false, true);
+  for (const std::int64_t width : {1, 5}) {
+    CAPTURE(batch_first, width);
+    const std::size_t row = static_cast<std::size_t>(width) * 4;
+    const Tensor padded =
+        scrambled(padded_shape(lengths, 701, batch_first, {width}), Dtype::f32, 2);
+    const Bytes expected = naive_pack(bytes_of(padded), lengths, 701, batch_first, row);
+    const Target packed(context, {layout->total(), width}, Dtype::f32);
+    pack_padded(context, context.to_device(padded), *layout, batch_first, packed);
+    CHECK(difference(packed.bytes(), expected) == "");
+    const Target back(context, padded.shape(), Dtype::f32);
+    unpack_padded(context, packed.span(), *layout, batch_first, -1.0, back);
+    CHECK(difference(back.bytes(), naive_unpack(expected, lengths, 701, batch_first, row,
+                                                element_bytes(-1.0, Dtype::f32))) == "");
+  }
+}
+
 TEST_CASE("1, 2 and 5 threads move the same bits") {
+  if (on_gpu(Context())) PACKRNN_SKIP("threads of the CPU engine");
   // Large enough to be shared out; row sizes that take every way of copying.
   const Ints widths = {1, 2, 3, 4, 125};
   for (const std::int64_t width : widths) {
@@ -294,7 +413,7 @@ TEST_CASE("1, 2 and 5 threads move the same bits") {
 }
 
 TEST_CASE("B32: every padded element is the padding value, whatever was there before") {
-  Context context = cpu_context(2);
+  Context context(Device::best(), {.threads = 2});
   for (const auto& [lengths, T] : {std::pair{Ints{2, 1}, 2},
                                    {Ints{2, 1}, 5},
                                    {Ints{2, 1}, 9},
@@ -306,10 +425,11 @@ TEST_CASE("B32: every padded element is the padding value, whatever was there be
         for (const double value : {0.0, -5.0}) {
           const Tensor packed = scrambled({layout->total(), 3}, dtype, 4);
           const Shape shape = padded_shape(lengths, T, batch_first, {3});
-          const Poisoned first(shape, dtype, std::byte{0xFF}),
-              second(shape, dtype, std::byte{0x7E});
-          unpack_padded(context, packed, *layout, batch_first, value, first.span());
-          unpack_padded(context, packed, *layout, batch_first, value, second.span());
+          const Tensor from = context.to_device(packed);
+          const Target first(context, shape, dtype, std::byte{0xFF}),
+              second(context, shape, dtype, std::byte{0x7E});
+          unpack_padded(context, from, *layout, batch_first, value, first);
+          unpack_padded(context, from, *layout, batch_first, value, second);
           CAPTURE(lengths, T, dtype, batch_first, value);
           CHECK(first.bytes() == naive_unpack(bytes_of(packed), lengths, T, batch_first,
                                               3 * size_of(dtype), element_bytes(value, dtype)));
@@ -321,12 +441,12 @@ TEST_CASE("B32: every padded element is the padding value, whatever was there be
 }
 
 TEST_CASE("a padding value is rounded to a floating dtype and must be exact in an integer one") {
-  Context context = cpu_context();
+  Context context;
   const auto layout = PackedLayout::make({0});
   const auto fill = [&](Dtype dtype, double value) {
-    Tensor padded = Tensor::zeros({1, 1}, dtype);
-    unpack_padded(context, Tensor::empty({0}, dtype), *layout, false, value, padded);
-    return padded;
+    Tensor padded = context.zeros({1, 1}, dtype);
+    unpack_padded(context, context.empty({0}, dtype), *layout, false, value, padded);
+    return context.to_host(padded);
   };
   CHECK(fill(Dtype::f32, 0.1).values<float>()[0] == 0.1F);
   CHECK(fill(Dtype::f64, 0.1).values<double>()[0] == 0.1);
@@ -345,17 +465,17 @@ TEST_CASE("a padding value is rounded to a floating dtype and must be exact in a
 }
 
 TEST_CASE("nothing to move is legal in every form") {
-  Context context = cpu_context(2);
+  Context context;
   for (const auto& [lengths, T] :
        {std::pair{Ints{}, 3}, {Ints{}, 0}, {Ints{0, 0}, 0}, {Ints{0, 0}, 4}}) {
     const auto layout = PackedLayout::make(lengths);
     for (const Shape& row : {Shape{}, Shape{3}, Shape{0}}) {
       for (const bool batch_first : {false, true}) {
         const Tensor padded = scrambled(padded_shape(lengths, T, batch_first, row), Dtype::f32, 1);
-        Tensor packed = Tensor::empty(row.prepend(0), Dtype::f32);
-        pack_padded(context, padded, *layout, batch_first, packed);
-        const Poisoned back(padded.shape(), Dtype::f32);
-        unpack_padded(context, packed, *layout, batch_first, 1.0, back.span());
+        Tensor packed = context.empty(row.prepend(0), Dtype::f32);
+        pack_padded(context, context.to_device(padded), *layout, batch_first, packed);
+        const Target back(context, padded.shape(), Dtype::f32);
+        unpack_padded(context, packed, *layout, batch_first, 1.0, back);
         CHECK(back.bytes() == naive_unpack({}, lengths, T, batch_first,
                                            static_cast<std::size_t>(row.elements()) * 4,
                                            element_bytes(1.0, Dtype::f32)));
@@ -365,34 +485,41 @@ TEST_CASE("nothing to move is legal in every form") {
 }
 
 TEST_CASE("arguments that do not fit are refused before anything is written") {
-  Context context = cpu_context();
+  Context context;
+  const Device elsewhere = on_gpu(context) ? Device::cpu() : Device::cuda(1);
   const auto layout = PackedLayout::make({2, 1});
-  const Tensor padded = Tensor::zeros({2, 2, 3}, Dtype::f32);
-  const Poisoned packed({3, 3}, Dtype::f32);
+  const Tensor padded = context.zeros({2, 2, 3}, Dtype::f32);
+  const Target packed(context, {3, 3}, Dtype::f32);
   const Bytes before = packed.bytes();
   const auto pack = [&](const TensorView& from, const TensorSpan& to) {
     return [&context, &layout, from, to] { pack_padded(context, from, *layout, false, to); };
   };
   check_throws(pack(TensorView{}, packed.span()), {"padded", "not defined"});
   check_throws(pack(padded, TensorSpan{}), {"packed", "missing"});
-  check_throws(pack(Tensor::zeros({2}, Dtype::f32), packed.span()), {"[2]", "2 or more"});
-  check_throws(pack(Tensor::zeros({2, 3, 3}, Dtype::f32), packed.span()), {"[2, 3, 3]", "3", "2"});
-  check_throws(pack(Tensor::zeros({1, 2, 3}, Dtype::f32), packed.span()), {"[1, 2, 3]", "1", "2"});
-  check_throws(pack(Tensor::zeros({2, 2, 4}, Dtype::f32), packed.span()), {"[3, 3]", "[3, 4]"});
-  check_throws(pack(Tensor::zeros({2, 2, 3}, Dtype::f64), packed.span()), {"f32", "f64"});
-  check_throws(pack(TensorView(padded.view().raw(), padded.shape(), Dtype::f32, Device::cuda(1)),
-                    packed.span()),
-               {"padded", "cuda:1", "cpu"});
+  check_throws(pack(context.zeros({2}, Dtype::f32), packed.span()), {"[2]", "2 or more"});
+  check_throws(pack(context.zeros({2, 3, 3}, Dtype::f32), packed.span()), {"[2, 3, 3]", "3", "2"});
+  check_throws(pack(context.zeros({1, 2, 3}, Dtype::f32), packed.span()), {"[1, 2, 3]", "1", "2"});
+  check_throws(pack(context.zeros({2, 2, 4}, Dtype::f32), packed.span()), {"[3, 3]", "[3, 4]"});
+  check_throws(pack(context.zeros({2, 2, 3}, Dtype::f64), packed.span()), {"f32", "f64"});
+  check_throws(
+      pack(TensorView(padded.view().raw(), padded.shape(), Dtype::f32, elsewhere), packed.span()),
+      {"padded", elsewhere.name().c_str(), context.device().name().c_str()});
+  if (on_gpu(context))
+    check_throws(pack(TensorView(static_cast<const std::byte*>(padded.view().raw()) + 2, {2, 2, 2},
+                                 Dtype::f32, context.device()),
+                      packed.span()),
+                 {"padded", "not aligned", "f32"});
   CHECK(packed.bytes() == before);
 
-  const Tensor data = Tensor::zeros({3, 3}, Dtype::f32);
-  const Poisoned target({2, 2, 3}, Dtype::f32);
+  const Tensor data = context.zeros({3, 3}, Dtype::f32);
+  const Target target(context, {2, 2, 3}, Dtype::f32);
   const auto unpack = [&](const TensorView& from, const TensorSpan& to) {
     return [&context, &layout, from, to] { unpack_padded(context, from, *layout, false, 0, to); };
   };
-  check_throws(unpack(Tensor::zeros({4, 3}, Dtype::f32), target.span()), {"[4, 3]", "[3, 3]"});
-  check_throws(unpack(data, Poisoned({1, 2, 3}, Dtype::f32).span()), {"1 steps", "2"});
-  check_throws(unpack(data, Poisoned({2, 2, 2}, Dtype::f32).span()), {"[2, 2, 2]", "[2, 2, 3]"});
+  check_throws(unpack(context.zeros({4, 3}, Dtype::f32), target.span()), {"[4, 3]", "[3, 3]"});
+  check_throws(unpack(data, Target(context, {1, 2, 3}, Dtype::f32).span()), {"1 steps", "2"});
+  check_throws(unpack(data, Target(context, {2, 2, 2}, Dtype::f32).span()),
+               {"[2, 2, 2]", "[2, 2, 3]"});
 
   const std::vector<TensorView> one = {data};
   check_throws([&] { pack_sequences(context, one, *layout, packed.span()); }, {"1", "2"});
@@ -443,6 +570,7 @@ class Reserved {
 };
 
 TEST_CASE("batches of many gigabytes are addressed right and their padding is not touched") {
+  if (on_gpu(Context())) PACKRNN_SKIP("host memory that is reserved only");
   const std::int64_t T = (std::int64_t{1} << 30) + 1024;  // 4 GiB a sequence
   Reserved memory(static_cast<std::size_t>(3 * T * 4));
   if (!memory.ok()) PACKRNN_SKIP("no 12 GiB of address space");

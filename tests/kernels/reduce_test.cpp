@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "tests/catch.hpp"
+#include "tests/kernels/device_tensors.hpp"
 #include "tests/packing_cases.hpp"
 
 namespace packrnn::kernels {
@@ -63,7 +64,7 @@ constexpr Reduction kAll[] = {Reduction::sum, Reduction::mean, Reduction::max};
 TEMPLATE_TEST_CASE("reductions equal a loop over each sequence, bit for bit", "", float, double,
                    Half, BFloat16) {
   using T = TestType;
-  Context context = cpu_context();
+  Context context;
   std::uint64_t seed = 0;
   for (const Ints& lengths : random_length_vectors()) {
     const Shape row = kRowShapes[++seed % kRowShapes.size()];
@@ -71,8 +72,8 @@ TEMPLATE_TEST_CASE("reductions equal a loop over each sequence, bit for bit", ""
     const Tensor packed = random_numbers<T>(row.prepend(layout->total()), seed);
     for (const Reduction reduction : kAll) {
       CAPTURE(lengths, row.str(), static_cast<int>(reduction));
-      const Poisoned target(row.prepend(layout->batch()), kDtypeOf<T>);
-      reduce_sequences(context, reduction, packed, *layout, -7.0, target.span());
+      const Target target(context, row.prepend(layout->batch()), kDtypeOf<T>);
+      reduce_sequences(context, reduction, context.to_device(packed), *layout, -7.0, target);
       const auto expected =
           naive_reduce<T>(reduction, packed.values<T>(), lengths, row.elements(), -7.0);
       REQUIRE(target.bytes() ==
@@ -89,7 +90,7 @@ TEMPLATE_TEST_CASE("reductions have the same bits with 1, 2 and 5 threads and al
     Random random(static_cast<std::uint64_t>(features));
     Ints lengths;
     std::int64_t total = 0;
-    while (total * features < 300000) {
+    while (total * features < (on_gpu(Context()) ? 60000 : 300000)) {
       lengths.push_back(random.below(features == 3000 ? 40 : 200));
       total += lengths.back();
     }
@@ -99,14 +100,15 @@ TEMPLATE_TEST_CASE("reductions have the same bits with 1, 2 and 5 threads and al
       CAPTURE(features, static_cast<int>(reduction));
       Bytes first;
       for (const int threads : {1, 2, 5}) {
-        Context context = cpu_context(threads);
-        const Poisoned target({layout->batch(), features}, kDtypeOf<T>);
-        reduce_sequences(context, reduction, packed, *layout, 0.0, target.span());
+        Context context(Device::best(), {.threads = threads});
+        if (on_gpu(context) && threads > 1) continue;
+        const Target target(context, {layout->batch(), features}, kDtypeOf<T>);
+        reduce_sequences(context, reduction, context.to_device(packed), *layout, 0.0, target);
         if (threads == 1) first = target.bytes();
         CHECK(difference(target.bytes(), first) == "");
       }
       // A few sequences by themselves.
-      Context context = cpu_context();
+      Context context;
       for (std::size_t n = 0; n < lengths.size(); n += lengths.size() / 3 + 1) {
         const auto alone = PackedLayout::make({lengths[n]});
         Tensor own = Tensor::empty({lengths[n], features}, kDtypeOf<T>);
@@ -115,8 +117,8 @@ TEMPLATE_TEST_CASE("reductions have the same bits with 1, 2 and 5 threads and al
           std::ranges::copy(packed.view().rows(r, r + 1).values<T>(),
                             own.span().rows(t, t + 1).values<T>().begin());
         }
-        const Poisoned target({1, features}, kDtypeOf<T>);
-        reduce_sequences(context, reduction, own, *alone, 0.0, target.span());
+        const Target target(context, {1, features}, kDtypeOf<T>);
+        reduce_sequences(context, reduction, context.to_device(own), *alone, 0.0, target);
         const auto size = static_cast<std::ptrdiff_t>(target.bytes().size());
         const auto at = first.begin() + static_cast<std::ptrdiff_t>(n) * size;
         CHECK(target.bytes() == Bytes(at, at + size));
@@ -126,13 +128,15 @@ TEMPLATE_TEST_CASE("reductions have the same bits with 1, 2 and 5 threads and al
 }
 
 TEST_CASE("known sums, means and maxima") {
-  Context context = cpu_context();
+  Context context;
   const auto layout = PackedLayout::make({1, 0, 3});
   // Packed: sequence 2 first.  c0 a0 | c1 | c2
-  const Tensor packed = Tensor::from<float>({1, 10, 4, 40, -2, 20, 6, 30}, {4, 2});
+  const Tensor packed =
+      context.to_device(Tensor::from<float>({1, 10, 4, 40, -2, 20, 6, 30}, {4, 2}));
   const auto run = [&](Reduction reduction, double empty) {
-    Tensor target = Tensor::empty({3, 2}, Dtype::f32);
-    reduce_sequences(context, reduction, packed, *layout, empty, target);
+    Tensor on_device = context.empty({3, 2}, Dtype::f32);
+    reduce_sequences(context, reduction, packed, *layout, empty, on_device);
+    const Tensor target = context.to_host(on_device);
     return std::vector<float>(target.values<float>().begin(), target.values<float>().end());
   };
   CHECK(run(Reduction::sum, 0.0) == std::vector<float>{4, 40, 0, 0, 5, 60});
@@ -143,17 +147,21 @@ TEST_CASE("known sums, means and maxima") {
 }
 
 TEST_CASE("B43: NaN stays within its own feature of its own sequence") {
-  Context context = cpu_context();
+  Context context;
   const Ints lengths = {9, 9, 4, 1};
   const auto layout = PackedLayout::make(lengths);
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const Reduction reduction : kAll) {
     for (const std::int64_t step : {0, 2, 3}) {
       Tensor packed = random_numbers<float>({layout->total(), 3}, 6);
-      Tensor clean = Tensor::empty({4, 3}, Dtype::f32), dirty = Tensor::empty({4, 3}, Dtype::f32);
-      reduce_sequences(context, reduction, packed, *layout, 0.0, clean);
+      const auto run = [&] {
+        Tensor target = context.empty({4, 3}, Dtype::f32);
+        reduce_sequences(context, reduction, context.to_device(packed), *layout, 0.0, target);
+        return context.to_host(target);
+      };
+      const Tensor clean = run();
       packed.values<float>()[static_cast<std::size_t>(layout->row(2, step) * 3 + 1)] = nan;
-      reduce_sequences(context, reduction, packed, *layout, 0.0, dirty);
+      const Tensor dirty = run();
       for (std::size_t i = 0; i < 12; ++i) {
         CAPTURE(i, step, static_cast<int>(reduction));
         if (i == 2 * 3 + 1)
@@ -166,31 +174,33 @@ TEST_CASE("B43: NaN stays within its own feature of its own sequence") {
 }
 
 TEST_CASE("16-bit data are summed in float and rounded once") {
-  Context context = cpu_context();
+  Context context;
   const auto layout = PackedLayout::make({4097});
   Tensor packed = Tensor::empty({4097}, Dtype::bf16);
   for (BFloat16& value : packed.values<BFloat16>()) value = BFloat16(1.0F);
-  Tensor target = Tensor::empty({1}, Dtype::bf16);
-  reduce_sequences(context, Reduction::sum, packed, *layout, 0.0, target);
+  const auto run = [&](Reduction reduction) {
+    Tensor target = context.empty({1}, Dtype::bf16);
+    reduce_sequences(context, reduction, context.to_device(packed), *layout, 0.0, target);
+    return static_cast<float>(context.to_host(target).values<BFloat16>()[0]);
+  };
   // Summed in bfloat16 it would stop at 256.
-  CHECK(static_cast<float>(target.values<BFloat16>()[0]) == 4096.0F);
-  reduce_sequences(context, Reduction::mean, packed, *layout, 0.0, target);
-  CHECK(static_cast<float>(target.values<BFloat16>()[0]) == 1.0F);
+  CHECK(run(Reduction::sum) == 4096.0F);
+  CHECK(run(Reduction::mean) == 1.0F);
 }
 
 TEST_CASE("reductions refuse what does not fit") {
-  Context context = cpu_context();
+  Context context;
   const auto layout = PackedLayout::make({2, 1});
-  const Tensor packed = Tensor::zeros({3, 4}, Dtype::f32);
-  Tensor target = Tensor::zeros({2, 4}, Dtype::f32);
+  const Tensor packed = context.zeros({3, 4}, Dtype::f32);
+  Tensor target = context.zeros({2, 4}, Dtype::f32);
   const auto run = [&](const TensorView& from, const TensorSpan& to) {
     return [&context, &layout, from, to] {
       reduce_sequences(context, Reduction::sum, from, *layout, 0.0, to);
     };
   };
-  const Tensor integers = Tensor::zeros({3, 4}, Dtype::i32);
-  const Tensor rows = Tensor::zeros({4, 4}, Dtype::f32);
-  Tensor batch = Tensor::zeros({3, 4}, Dtype::f32), wide = Tensor::zeros({2, 4}, Dtype::f64);
+  const Tensor integers = context.zeros({3, 4}, Dtype::i32);
+  const Tensor rows = context.zeros({4, 4}, Dtype::f32);
+  Tensor batch = context.zeros({3, 4}, Dtype::f32), wide = context.zeros({2, 4}, Dtype::f64);
   check_throws(run(integers, target), {"packed", "i32", "floating"});
   check_throws(run(rows, target), {"packed", "[4, 4]", "[3, 4]"});
   check_throws(run(packed, batch), {"target", "[3, 4]", "[2, 4]"});

@@ -1,0 +1,175 @@
+// One recurrent layer on a GPU: input products in ranges of steps, then the recurrence by whichever
+// algorithm is chosen. Nothing here waits for the device.
+#include "packrnn/kernels/cuda/recurrent.hpp"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "packrnn/kernels/cuda/cluster.hpp"
+#include "packrnn/kernels/cuda/linear.hpp"
+#include "packrnn/kernels/cuda/persistent.hpp"
+#include "packrnn/kernels/cuda/persistent_exact.hpp"
+#include "packrnn/kernels/cuda/recurrent_run.hpp"
+#include "packrnn/kernels/cuda/select.hpp"
+#include "packrnn/kernels/cuda/step.hpp"
+#include "packrnn/kernels/cuda/tensor_step.hpp"
+
+namespace packrnn::kernels::cuda {
+namespace {
+
+/// Elements of any dtype from `offset` elements on.
+const void* at(const void* data, std::int64_t offset, Dtype dtype) {
+  return static_cast<const std::byte*>(data) + offset * static_cast<std::int64_t>(size_of(dtype));
+}
+void* at(void* data, std::int64_t offset, Dtype dtype) {
+  return static_cast<std::byte*>(data) + offset * static_cast<std::int64_t>(size_of(dtype));
+}
+
+void run_algorithm(Context& context, const RecurrentRun& run, const Choice& choice) {
+  switch (choice.algorithm) {
+    case Algorithm::step:
+      return step_forward(context, run);
+    case Algorithm::exact_persistent:
+      return exact_persistent_forward(context, run, choice.mapping);
+    case Algorithm::persistent:
+      return persistent_forward(context, run, choice.mapping);
+    case Algorithm::cluster:
+      return cluster_forward(context, run, choice.mapping);
+    case Algorithm::tensor_step:
+      return tensor_step_forward(context, run);
+  }
+}
+
+/// gx [rows, units * G] of one direction for the packed rows from `first` on.
+void input_product(Context& context, const RecurrentRun& run, const void* panels,
+                   const TensorView& x, std::int64_t first, std::int64_t rows, void* gx) {
+  const RecurrentShape& s = run.shape;
+  const RecurrentPanels& p = run.panels;
+  const std::int64_t outputs = p.units * p.gates;
+  const void* const from = at(x.raw(), first * s.input, s.dtype);
+  const void* const w = at(panels, p.w_ih, s.dtype);
+  const void* const bias = at(panels, p.bias, s.dtype);
+  // tf32x3 comes close to f32; here it may as well be f32.
+  const bool chains =
+      s.dtype == Dtype::f64 || (s.dtype == Dtype::f32 && context.f32_math() != F32Math::tf32);
+  if (chains)
+    chain_product(context.stream(), {.dtype = s.dtype,
+                                     .rows = rows,
+                                     .outputs = outputs,
+                                     .k = s.input,
+                                     .x = from,
+                                     .w = w,
+                                     .bias = bias,
+                                     .y = gx,
+                                     .ldx = s.input,
+                                     .ldw = p.pitch_ih,
+                                     .ldy = outputs});
+  else
+    gpu::multiply(context.products(),
+                  {.m = rows,
+                   .n = outputs,
+                   .k = s.input,
+                   .in = s.dtype,
+                   .out = Dtype::f32,
+                   .lda = s.input,
+                   .ldb = p.pitch_ih,
+                   .ldd = outputs,
+                   .accumulate = false},
+                  from, w, static_cast<const float*>(bias), gx);
+}
+
+/// Runs steps [first, last) of the directions in `run`; rows [begin, end) of the packed batch.
+void run_range(Context& context, RecurrentRun run, const TensorView& x, const Choice& choice,
+               std::int64_t first, std::int64_t last, std::int64_t begin, std::int64_t end) {
+  Workspace::Scope scratch(context.workspace());
+  const Dtype sums = cell_dtype(run.shape.dtype);
+  const std::int64_t elements = (end - begin) * run.panels.units * run.panels.gates;
+  for (int i = 0; i < run.directions; ++i) {
+    void* const gx =
+        scratch.take<std::byte>(elements * static_cast<std::int64_t>(size_of(sums))).data();
+    input_product(context, run, run.direction[i].panels, x, begin, end - begin, gx);
+    run.direction[i].gx = gx;
+  }
+  run.first_step = static_cast<std::int32_t>(first);
+  run.last_step = static_cast<std::int32_t>(last);
+  run_algorithm(context, run, choice);
+}
+
+/// Ranges of steps whose rows are at most `most`, or a single step.
+void run_in_ranges(Context& context, const RecurrentRun& run, const PackedLayout& layout,
+                   const TensorView& x, const Choice& choice, std::int64_t most) {
+  const std::span<const std::int64_t> offsets = layout.offsets();
+  const auto offset = [&](std::int64_t step) { return offsets[static_cast<std::size_t>(step)]; };
+  const std::int64_t steps = layout.steps();
+  const bool reverse = run.direction[0].reverse;
+  for (std::int64_t done = 0; done < steps;) {
+    std::int64_t first = reverse ? steps - done - 1 : done, last = first + 1;
+    if (reverse)
+      while (first > 0 && offset(last) - offset(first - 1) <= most) --first;
+    else
+      while (last < steps && offset(last + 1) - offset(first) <= most) ++last;
+    run_range(context, run, x, choice, first, last, offset(first), offset(last));
+    done += last - first;
+  }
+}
+
+}  // namespace
+
+void recurrent_forward(Context& context, const RecurrentShape& shape, const PackedLayout& layout,
+                       const TensorView& x, std::span<const RecurrentDirection> directions,
+                       const TensorSpan& y, const TensorSpan& cells, const RunOptions& options) {
+  if (layout.batch() == 0) return;
+  const auto count = static_cast<std::int64_t>(directions.size());
+  const Dtype sums = cell_dtype(shape.dtype);
+  Workspace::Scope scratch(context.workspace());
+  RecurrentRun run;
+  run.shape = shape;
+  run.panels = RecurrentPanels::of(shape);
+  run.layout = layout.on(context);
+  if (layout.known()) run.batch_sizes = layout.batch_sizes();
+  run.directions = static_cast<int>(count);
+  run.ldy = count * shape.state();
+  run.ldcells = count * shape.hidden;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const RecurrentDirection& from = directions[static_cast<std::size_t>(i)];
+    DirectionRun& to = run.direction[i];
+    to.panels = from.panels.raw();
+    to.reverse = from.reverse;
+    to.h_0 = from.h_0.defined() ? from.h_0.raw() : nullptr;
+    to.c_0 = from.c_0.defined() ? from.c_0.raw() : nullptr;
+    to.h_n = from.h_n.raw();
+    to.c_n = from.c_n.defined() ? from.c_n.raw() : nullptr;
+    to.y = at(y.raw(), i * shape.state(), shape.dtype);
+    to.cells = cells.defined() ? at(cells.raw(), i * shape.hidden, sums) : nullptr;
+    if (shape.cell == Cell::lstm)
+      to.c_state = scratch
+                       .take<std::byte>(layout.batch() * run.panels.units *
+                                        static_cast<std::int64_t>(size_of(sums)))
+                       .data();
+  }
+  if (!layout.known() || layout.steps() == 0 || layout.batch_sizes()[0] < layout.batch())
+    empty_states(context.stream(), run);
+  if (!layout.known()) zero_unused_rows(context.stream(), run.layout, y, cells);
+  if (layout.total() == 0) return;
+
+  const Choice choice =
+      options.choice ? *options.choice : choose(context, shape, layout, run.directions);
+  const std::int64_t row_bytes =
+      run.panels.units * run.panels.gates * static_cast<std::int64_t>(size_of(sums));
+  // Where the host does not know which rows belong to which steps, all are taken at once.
+  if (!layout.known() || layout.total() <= options.input_product_bytes / (row_bytes * count))
+    return run_range(context, run, x, choice, 0, layout.steps(), 0, layout.total());
+  // In ranges, the directions come from opposite ends: one after the other.
+  run.directions = 1;
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (i > 0) run.direction[0] = run.direction[i];
+    run_in_ranges(context, run, layout, x, choice, options.input_product_bytes / row_bytes);
+  }
+}
+
+std::string explain_recurrent(Context& context, const RecurrentShape& shape,
+                              const PackedLayout& layout, std::int64_t directions) {
+  return choose(context, shape, layout, static_cast<int>(directions)).reason;
+}
+
+}  // namespace packrnn::kernels::cuda

@@ -1,0 +1,84 @@
+// Sums, means and maxima over the elements of each packed sequence. One thread folds one feature of
+// one sequence in time order, so a result has the CPU's bits. In sorted order neighbouring threads
+// read neighbouring elements of a step; kAhead loads are under way while the sums wait for theirs.
+// Bound by memory where there are enough sequences and features, else by the latency of kAhead
+// loads.
+#include <type_traits>
+
+#include "packrnn/kernels/cuda/launch.cuh"
+#include "packrnn/kernels/cuda/reduce.hpp"
+#include "packrnn/kernels/cuda/rows.cuh"
+#include "packrnn/runtime/element.hpp"
+
+namespace packrnn::kernels::cuda {
+namespace {
+
+constexpr int kAhead = 8;
+
+struct Add {
+  template <class A>
+  __device__ static A combine(A sum, A value) {
+    return sum + value;
+  }
+};
+
+struct Max {
+  // The second comparison is true for NaN alone; once taken, no value is greater.
+  template <class A>
+  __device__ static A combine(A most, A value) {
+    return value > most || value != value ? value : most;
+  }
+};
+
+template <class T, class Combine>
+__global__ void __launch_bounds__(kRowThreads)
+    reduce_kernel(DeviceLayout layout, const T* packed, std::int64_t features, bool mean, T empty,
+                  T* target) {
+  using A = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  const std::int64_t count = layout.batch * features;
+  for (std::int64_t i = first_item(); i < count; i += item_stride()) {
+    const std::int64_t k = i / features;
+    const std::int32_t length = layout.lengths[k];
+    T* const to = target + layout.sorted_indices[k] * features + (i - k * features);
+    if (length == 0) {
+      *to = empty;
+      continue;
+    }
+    const auto value = [&](std::int32_t t) {
+      return convert_element<A>(packed[layout.offsets[t] * features + i]);
+    };
+    A result = value(0);
+    std::int32_t t = 1;
+    for (; t + kAhead <= length; t += kAhead) {
+      A ahead[kAhead];
+      PACKRNN_UNROLL
+      for (int j = 0; j < kAhead; ++j) ahead[j] = value(t + j);
+      PACKRNN_UNROLL
+      for (int j = 0; j < kAhead; ++j) result = Combine::combine(result, ahead[j]);
+    }
+    for (; t < length; ++t) result = Combine::combine(result, value(t));
+    *to = convert_element<T>(mean ? result / static_cast<A>(length) : result);
+  }
+}
+
+}  // namespace
+
+void reduce(gpu::Stream stream, Reduction reduction, const DeviceLayout& layout, Dtype dtype,
+            const void* packed, std::int64_t features, double empty_value, void* target) {
+  const gpu::LaunchShape shape = strided_shape(stream, layout.batch * features);
+  with_dtype(dtype, [&]<class T>(std::type_identity<T>) {
+    if constexpr (!std::is_integral_v<T>) {  // refused by the caller
+      const auto* from = static_cast<const T*>(packed);
+      const T empty = convert_element<T>(empty_value);
+      const bool mean = reduction == Reduction::mean;
+      if (reduction == Reduction::max)
+        launch(stream, PACKRNN_KERNEL(reduce_kernel<T, Max>), shape, layout, from, features, mean,
+               empty, static_cast<T*>(target));
+      else
+        launch(stream, PACKRNN_KERNEL(reduce_kernel<T, Add>), shape, layout, from, features, mean,
+               empty, static_cast<T*>(target));
+    }
+  });
+}
+
+}  // namespace packrnn::kernels::cuda

@@ -1,0 +1,17 @@
+// GPU body of kernels/reduce.hpp: arguments are checked. Private.
+#pragma once
+
+#include <cstdint>
+
+#include "packrnn/kernels/reduce.hpp"
+#include "packrnn/runtime/device_layout.hpp"
+#include "packrnn/runtime/dtype.hpp"
+#include "packrnn/runtime/gpu.hpp"
+
+namespace packrnn::kernels::cuda {
+
+/// packed [rows, features] and target [batch, features] of a floating dtype in device memory.
+void reduce(gpu::Stream stream, Reduction reduction, const DeviceLayout& layout, Dtype dtype,
+            const void* packed, std::int64_t features, double empty_value, void* target);
+
+}  // namespace packrnn::kernels::cuda

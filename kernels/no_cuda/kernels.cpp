@@ -1,0 +1,90 @@
+// Stands in for the kernels of cuda/ in a build without CUDA.
+#include "packrnn/kernels/cuda/calibrate.hpp"
+#include "packrnn/kernels/cuda/cluster.hpp"
+#include "packrnn/kernels/cuda/dropout.hpp"
+#include "packrnn/kernels/cuda/elementwise.hpp"
+#include "packrnn/kernels/cuda/layout.hpp"
+#include "packrnn/kernels/cuda/linear.hpp"
+#include "packrnn/kernels/cuda/pack.hpp"
+#include "packrnn/kernels/cuda/persistent_exact.hpp"
+#include "packrnn/kernels/cuda/persistent_run.hpp"
+#include "packrnn/kernels/cuda/reduce.hpp"
+#include "packrnn/kernels/cuda/step.hpp"
+#include "packrnn/kernels/cuda/tensor_step.hpp"
+#include "packrnn/runtime/error.hpp"
+
+namespace packrnn::kernels::cuda {
+namespace {
+
+/// Nobody gets here: there is no context on a GPU without CUDA.
+[[noreturn]] void absent() { throw Unsupported("this build of packrnn has no CUDA kernels"); }
+
+}  // namespace
+
+// ---- rows and layouts ---------------------------------------------------------------------------
+
+void pack_rows(gpu::Stream, const DeviceLayout&, const Sequences&, const Row&, void*) { absent(); }
+void unpack_rows(gpu::Stream, const DeviceLayout&, const void*, const Row&, const Sequences&) {
+  absent();
+}
+void unpack_cells(gpu::Stream, const DeviceLayout&, const void*, const Row&, const Cells&, void*) {
+  absent();
+}
+void pad_cells(gpu::Stream, const Sequences&, const std::int64_t*, const Row&, const Cells&,
+               void*) {
+  absent();
+}
+void gather_rows(gpu::Stream, const void*, std::int64_t, const void*, bool, std::int64_t, bool,
+                 const Row&, void*, DeviceFault*) {
+  absent();
+}
+void pick_rows(gpu::Stream, const DeviceLayout&, const void*, bool, const Row&, void*) { absent(); }
+void spread_rows(gpu::Stream, const void*, std::int64_t, const Row&, void*, std::int64_t) {
+  absent();
+}
+void swap_axes(gpu::Stream, const void*, std::int64_t, std::int64_t, const Row&, void*) {
+  absent();
+}
+void fill_rows(gpu::Stream, std::int64_t, const Row&, void*) { absent(); }
+void reduce(gpu::Stream, Reduction, const DeviceLayout&, Dtype, const void*, std::int64_t, double,
+            void*) {
+  absent();
+}
+void dropout(gpu::Stream, const DeviceLayout&, PhiloxKey, double, Dtype, std::int64_t, void*) {
+  absent();
+}
+void convert(gpu::Stream, const void*, Dtype, std::int64_t, void*, Dtype) { absent(); }
+std::int64_t layout_scratch(std::int32_t, std::int32_t) { absent(); }
+void make_layout(gpu::Stream, const LayoutJob&, std::uint32_t*, std::int32_t) { absent(); }
+
+// ---- selection and the tensor-core step path ----------------------------------------------------
+
+DeviceConstants measure(int, DeviceConstants, const CalibrationEffort&) { absent(); }
+void tensor_step_forward(Context&, const RecurrentRun&) { absent(); }
+
+// ---- the exact path
+// -------------------------------------------------------------------------------
+
+void chain_product(gpu::Stream, const ChainProduct&) { absent(); }
+void step_forward(Context&, const RecurrentRun&) { absent(); }
+void empty_states(gpu::Stream, const RecurrentRun&) { absent(); }
+void zero_unused_rows(gpu::Stream, const DeviceLayout&, const TensorSpan&, const TensorSpan&) {
+  absent();
+}
+std::vector<Mapping> exact_persistent_mappings(int, const RecurrentShape&, std::int64_t, int,
+                                               std::string&) {
+  absent();
+}
+void exact_persistent_forward(Context&, const RecurrentRun&, const Mapping&) { absent(); }
+
+// ---- the persistent kernels on tensor cores -----------------------------------------------------
+
+PersistentVariants persistent_bf16_variants() { absent(); }
+PersistentVariants persistent_f16_variants() { absent(); }
+PersistentVariants persistent_tf32_variants() { absent(); }
+PersistentVariants persistent_tf32x3_variants() { absent(); }
+void prepare_persistent(gpu::Stream, const PersistentRun&, std::size_t, int) { absent(); }
+std::vector<ClusterVariant> cluster_bf16_variants() { absent(); }
+std::vector<ClusterVariant> cluster_f16_variants() { absent(); }
+
+}  // namespace packrnn::kernels::cuda
