@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <numbers>
 #include <vector>
 
 #include "packrnn/kernels/pack.hpp"
+#include "packrnn/layers/arguments.hpp"
 #include "packrnn/runtime/expects.hpp"
 #include "packrnn/runtime/random.hpp"
 
@@ -61,10 +63,19 @@ PackedSequence Embedding::forward(Context& context, const PackedSequence& indice
 
 Tensor Embedding::forward(Context& context, const TensorView& indices) const {
   expects(indices.defined(), "indices is not defined");
+  expects_on_device("indices", indices, context);
   auto extents = std::vector(indices.shape().extents().begin(), indices.shape().extents().end());
   extents.push_back(options_.embedding_dim);
-  Tensor result = Tensor::empty(Shape(extents), options_.dtype, context.device());
-  kernels::gather_rows(context, parameters_.value("weight"), indices, result);
+  const TensorView weight = parameters_.value("weight");
+  std::shared_ptr<const Tensor> table;  // the host's weight needs no second form
+  if (context.device() != Device::cpu())
+    table = table_.get(context, parameters_.version(), [&] {
+      Tensor copy = Tensor::empty(weight.shape(), weight.dtype(), context.device());
+      context.copy(weight, copy);
+      return copy;
+    });
+  Tensor result = context.empty(Shape(extents), options_.dtype);
+  kernels::gather_rows(context, table ? table->view() : weight, indices, result);
   return result;
 }
 

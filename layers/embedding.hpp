@@ -1,6 +1,7 @@
 // A table of vectors, looked up by index.
 #pragma once
 
+#include "packrnn/layers/derived.hpp"
 #include "packrnn/layers/packed_sequence.hpp"
 #include "packrnn/layers/parameters.hpp"
 #include "packrnn/runtime/context.hpp"
@@ -20,14 +21,16 @@ struct EmbeddingOptions {
 /// Parameter `weight` [V, E], at first drawn from N(0, 1), with row padding_idx zero. load() takes
 /// every row as it comes, that one too.
 ///
-/// forward() may be called from several threads at once, each with its own Context; load() and
-/// changes of parameters() may not run beside it.
+/// The parameter is in the host's memory; a GPU gets a copy of it at the first call there and after
+/// a change. forward() may be called from several threads at once, each with its own Context on any
+/// device; load() and changes of parameters() may not run beside it.
 class Embedding {
  public:
   explicit Embedding(const EmbeddingOptions& options);
 
   /// Indices [total, ...] (i32 or i64) give [total, ..., E] over the same layout. An index outside
-  /// 0 .. V - 1 throws InvalidArgument naming its position in the packed data and its value.
+  /// 0 .. V - 1 throws InvalidArgument naming its position in the packed data and its value; on a
+  /// GPU, which alone sees the indices, from the context's next synchronize() or to_host().
   PackedSequence forward(Context& context, const PackedSequence& indices) const;
   /// Indices [...] give [..., E].
   Tensor forward(Context& context, const TensorView& indices) const;
@@ -47,6 +50,7 @@ class Embedding {
  private:
   EmbeddingOptions options_;
   Parameters parameters_;
+  Derived<Tensor> table_;  // the weight on a GPU
 };
 
 }  // namespace packrnn

@@ -16,6 +16,7 @@ struct GruOptions {
   /// true: n = tanh(W_in x + b_in + r (W_hn h + b_hn)), as PyTorch and cuDNN;
   /// false: n = tanh(W_in x + b_in + W_hn (r h) + b_hn), as the original paper and ONNX's default.
   bool reset_after = true;
+  /// Any floating one; f16 and bf16 compute on a GPU only, with sums and cell states in f32.
   Dtype dtype = Dtype::f32;
   std::uint64_t seed = 0;
 };

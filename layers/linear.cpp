@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "packrnn/kernels/linear.hpp"
+#include "packrnn/layers/arguments.hpp"
 #include "packrnn/runtime/expects.hpp"
 
 namespace packrnn {
@@ -14,8 +15,7 @@ Parameters make_parameters(const LinearOptions& options) {
   expects(options.in_features >= 1, "in_features is {}, expected 1 or more", options.in_features);
   expects(options.out_features >= 1, "out_features is {}, expected 1 or more",
           options.out_features);
-  if (options.dtype != Dtype::f32 && options.dtype != Dtype::f64)
-    throw Unsupported(fmt::format("Linear computes in f32 or f64, not {}", options.dtype));
+  expects(is_floating(options.dtype), "dtype is {}, expected a floating one", options.dtype);
   std::vector<Parameters::Declaration> list = {
       {"weight", {options.out_features, options.in_features}}};
   if (options.bias) list.push_back({"bias", {options.out_features}});
@@ -41,23 +41,23 @@ Tensor Linear::forward(Context& context, const TensorView& x) const {
   expects(x.shape().rank() >= 1 && x.size(-1) == I,
           "x has shape {}, expected in_features = {} in the last dimension", x.shape(), I);
   expects(x.dtype() == options_.dtype, "x has dtype {}, the layer {}", x.dtype(), options_.dtype);
-  expects(x.device() == context.device(), "x is on {}, the context on {}", x.device(),
-          context.device());
+  expects_on_device("x", x, context);
+  expects_computable("Linear", options_.dtype, context);
 
-  const auto panels = panels_.get(parameters_.version(), [&] {
-    Tensor packed = Tensor::empty({kernels::linear_panel_elements(O, I, options_.dtype)},
-                                  options_.dtype, context.device());
-    kernels::pack_linear(parameters_.value("weight"), packed);
+  const auto panels = panels_.get(context, parameters_.version(), [&] {
+    const Device device = context.device();
+    Tensor packed = Tensor::empty({kernels::linear_panel_elements(device, O, I, options_.dtype)},
+                                  options_.dtype, device);
+    kernels::pack_linear(context, parameters_.value("weight"),
+                         options_.bias ? parameters_.value("bias") : TensorView{}, packed);
     return packed;
   });
   auto extents = std::vector(x.shape().extents().begin(), x.shape().extents().end());
   extents.back() = O;
-  Tensor y = Tensor::empty(Shape(extents), options_.dtype, context.device());
+  Tensor y = context.empty(Shape(extents), options_.dtype);
   const std::int64_t rows = x.elements() / I;
   if (rows > 0)
-    kernels::linear(context, x.reshape({rows, I}), *panels,
-                    options_.bias ? parameters_.value("bias") : TensorView{},
-                    y.span().reshape({rows, O}));
+    kernels::linear(context, x.reshape({rows, I}), *panels, y.span().reshape({rows, O}));
   return y;
 }
 

@@ -12,7 +12,7 @@ struct LinearOptions {
   std::int64_t in_features = 0;   // I, at least 1
   std::int64_t out_features = 0;  // O, at least 1
   bool bias = true;
-  /// f32 or f64; others throw Unsupported.
+  /// Any floating dtype; f16 and bf16 compute on a GPU only (Unsupported on the CPU).
   Dtype dtype = Dtype::f32;
   /// Of the initial values.
   std::uint64_t seed = 0;
@@ -21,14 +21,15 @@ struct LinearOptions {
 /// Parameters `weight` [O, I] and, with bias, `bias` [O], at first drawn from
 /// U(-1/sqrt(I), 1/sqrt(I)). A row's result has the same bits whatever rows stand beside it.
 ///
-/// forward() may be called from several threads at once, each with its own Context; load() and
-/// changes of parameters() may not run beside it.
+/// The parameters are in the host's memory; a device gets its own form of them at the first call
+/// there and after a change. forward() may be called from several threads at once, each with its
+/// own Context on any device; load() and changes of parameters() may not run beside it.
 class Linear {
  public:
   explicit Linear(const LinearOptions& options);
 
   /// x [total, ..., I] gives [total, ..., O] over the same layout. Throws InvalidArgument when the
-  /// last dimension is not I or the dtype is not the layer's.
+  /// last dimension is not I, the dtype is not the layer's or the device not the context's.
   PackedSequence forward(Context& context, const PackedSequence& x) const;
   /// x [..., I] gives [..., O]; at least one dimension.
   Tensor forward(Context& context, const TensorView& x) const;
@@ -48,7 +49,7 @@ class Linear {
  private:
   LinearOptions options_;
   Parameters parameters_;
-  Derived<Tensor> panels_;  // weight in the kernel's order
+  Derived<Tensor> panels_;  // weight and bias in the order of a device's kernel
 };
 
 }  // namespace packrnn

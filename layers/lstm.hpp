@@ -16,6 +16,7 @@ struct LstmOptions {
   bool bidirectional = false;
   /// 0 < proj_size < hidden_size: h is W_hr h' of that width.
   std::int64_t proj_size = 0;
+  /// Any floating one; f16 and bf16 compute on a GPU only, with sums and cell states in f32.
   Dtype dtype = Dtype::f32;
   /// Of the initial parameters. Equal seeds give equal layers.
   std::uint64_t seed = 0;

@@ -6,42 +6,36 @@
 
 #include "packrnn/kernels/pack.hpp"
 #include "packrnn/kernels/reduce.hpp"
+#include "packrnn/layers/arguments.hpp"
 #include "packrnn/runtime/expects.hpp"
 
 namespace packrnn {
 namespace {
 
 // Whether equal rows mean equal elements. Lengths alone do not say it: a layout that came from
-// another framework may order ties otherwise.
+// another framework may order ties otherwise. Of lengths that only a device knows, nothing can be
+// said unless it is one layout.
 bool same_rows(const PackedLayout& a, const PackedLayout& b) {
   return &a == &b || (std::ranges::equal(a.lengths(), b.lengths()) &&
                       std::ranges::equal(a.sorted_indices(), b.sorted_indices()));
 }
 
-Tensor per_sequence(const PackedSequence& packed) {
+Tensor per_sequence(Context& context, const PackedSequence& packed) {
   expects(packed.defined(), "packed is not defined");
   const TensorView data = packed.data();
-  return Tensor::empty(data.shape().from(1).prepend(packed.layout().batch()), data.dtype(),
-                       data.device());
+  expects_on_device("packed", data, context);
+  return context.empty(data.shape().from(1).prepend(packed.layout().batch()), data.dtype());
 }
 
 Tensor pick(Context& context, const PackedSequence& packed, bool last, double empty_value) {
-  Tensor result = per_sequence(packed);
-  const PackedLayout& layout = packed.layout();
-  std::vector<std::int64_t> rows(static_cast<std::size_t>(layout.batch()));
-  for (std::int64_t n = 0; n < layout.batch(); ++n) {
-    const auto i = static_cast<std::size_t>(n);
-    const std::int64_t length = layout.lengths()[i];
-    rows[i] = length == 0 ? -1 : layout.row(n, last ? length - 1 : 0);
-  }
-  kernels::gather_rows(context, packed.data(), TensorView(rows.data(), {layout.batch()}), result,
-                       empty_value);
+  Tensor result = per_sequence(context, packed);
+  kernels::pick_elements(context, packed.data(), packed.layout(), last, empty_value, result);
   return result;
 }
 
 Tensor reduce(Context& context, kernels::Reduction reduction, const PackedSequence& packed,
               double empty_value) {
-  Tensor result = per_sequence(packed);
+  Tensor result = per_sequence(context, packed);
   kernels::reduce_sequences(context, reduction, packed.data(), packed.layout(), empty_value,
                             result);
   return result;
@@ -56,19 +50,22 @@ PackedSequence concat_features(Context& context, std::span<const PackedSequence*
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     expects(inputs[i] != nullptr && inputs[i]->defined(), "inputs[{}] is not defined", i);
     const TensorView data = inputs[i]->data();
+    expects_on_device("an input", data, context);
     expects(data.shape().rank() >= 2, "inputs[{}] has data {}: there is no feature dimension", i,
             data.shape());
-    expects(
-        same_rows(inputs[i]->layout(), inputs[0]->layout()),
-        "inputs[{}] has lengths {} in sorted order {}, the first has {} in {}", i,
-        fmt::join(inputs[i]->lengths(), " "), fmt::join(inputs[i]->layout().sorted_indices(), " "),
-        fmt::join(inputs[0]->lengths(), " "), fmt::join(inputs[0]->layout().sorted_indices(), " "));
+    if (!same_rows(inputs[i]->layout(), inputs[0]->layout()))
+      throw InvalidArgument(
+          fmt::format("inputs[{}] has lengths {} in sorted order {}, the first has {} in {}", i,
+                      fmt::join(inputs[i]->lengths(), " "),
+                      fmt::join(inputs[i]->layout().sorted_indices(), " "),
+                      fmt::join(inputs[0]->lengths(), " "),
+                      fmt::join(inputs[0]->layout().sorted_indices(), " ")));
     features += data.size(-1);
     parts.push_back(data);
   }
   auto extents = std::vector(parts[0].shape().extents().begin(), parts[0].shape().extents().end());
   extents.back() = features;
-  Tensor result = Tensor::empty(Shape(extents), parts[0].dtype(), parts[0].device());
+  Tensor result = context.empty(Shape(extents), parts[0].dtype());
   kernels::concat_features(context, parts, result);
   return {std::move(result), inputs[0]->layout_ptr()};
 }

@@ -29,9 +29,9 @@ Tensor sum_sequences(Context& context, const PackedSequence& packed, double empt
 Tensor mean_sequences(Context& context, const PackedSequence& packed, double empty_value = 0.0);
 Tensor max_sequences(Context& context, const PackedSequence& packed, double empty_value = 0.0);
 
-/// Applies `function`, T -> T, to every element; throws InvalidArgument unless the data's dtype is
-/// that of T. Large data are spread over the context's threads, so `function` must be safe to call
-/// from several at once; what it throws arrives here.
+/// Applies `function`, T -> T, to every element of data in the host's memory; throws
+/// InvalidArgument unless they are there and of T's dtype. Large data are spread over the context's
+/// threads, so `function` must be safe to call from several at once; what it throws arrives here.
 template <class T, class Function>
 PackedSequence map_elements(Context& context, const PackedSequence& packed,
                             const Function& function) {

@@ -1,6 +1,7 @@
 // A packed batch: rows of features and the layout that says whose they are.
 #pragma once
 
+#include "packrnn/runtime/context.hpp"
 #include "packrnn/runtime/packed_layout.hpp"
 #include "packrnn/runtime/tensor.hpp"
 
@@ -10,8 +11,8 @@ class PackedSequence {
  public:
   /// Empty: defined() is false. So is a moved-from object.
   PackedSequence() = default;
-  /// data [layout->total(), ...]: any trailing dimensions, none included. Throws InvalidArgument
-  /// when the rows do not match or the layout is null.
+  /// data [layout->total(), ...], on any device: any trailing dimensions, none included. Throws
+  /// InvalidArgument when the rows do not match or the layout is null.
   PackedSequence(Tensor data, PackedLayoutPtr layout);
 
   bool defined() const noexcept { return layout_ != nullptr; }
@@ -19,8 +20,10 @@ class PackedSequence {
   TensorSpan data_span() noexcept { return data_.span(); }
   const PackedLayout& layout() const noexcept { return *layout_; }
   const PackedLayoutPtr& layout_ptr() const noexcept { return layout_; }
-  std::span<const std::int64_t> lengths() const noexcept { return layout_->lengths(); }
+  /// Unsupported where only a device knows them: to_host() then brings them too.
+  std::span<const std::int64_t> lengths() const { return layout_->lengths(); }
 
+  /// A copy of data on the host.
   PackedSequence clone() const { return {data_.clone(), layout_}; }
   /// Gives up the data; *this becomes empty.
   Tensor take_data() &&;
@@ -29,5 +32,11 @@ class PackedSequence {
   Tensor data_;
   PackedLayoutPtr layout_;
 };
+
+/// The same rows on the context's device, over the same layout.
+PackedSequence to_device(Context& context, const PackedSequence& packed);
+/// The same rows on the host, once they are there: waits as Context::to_host() does. Lengths that
+/// only the device knew come along: the result's layout is known().
+PackedSequence to_host(Context& context, const PackedSequence& packed);
 
 }  // namespace packrnn

@@ -1,6 +1,5 @@
 #include "packrnn/layers/parameters.hpp"
 
-#include <functional>
 #include <limits>
 #include <map>
 #include <utility>
@@ -22,13 +21,6 @@ std::string list(const std::vector<std::string>& names) {
 
 bool ends_with_name(std::string_view text, std::string_view name) {
   return text.size() > name.size() && text.ends_with(name);
-}
-
-// Memory [a, a + n) and [b, b + m) in common?
-bool overlap(const TensorView& a, const TensorView& b) {
-  const auto begin = [](const TensorView& v) { return static_cast<const char*>(v.raw()); };
-  const std::less<const char*> before;
-  return before(begin(a), begin(b) + b.bytes()) && before(begin(b), begin(a) + a.bytes());
 }
 
 }  // namespace

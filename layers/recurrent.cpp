@@ -3,6 +3,8 @@
 #include <cmath>
 
 #include "packrnn/kernels/dropout.hpp"
+#include "packrnn/kernels/elementwise.hpp"
+#include "packrnn/layers/arguments.hpp"
 #include "packrnn/layers/derived.hpp"
 #include "packrnn/layers/safetensors.hpp"
 #include "packrnn/runtime/expects.hpp"
@@ -38,9 +40,7 @@ void check_config(const Config& c) {
   expects(c.proj_size >= 0 && c.proj_size < c.hidden_size,
           "proj_size: {} must be at least 0 (none) and less than hidden_size {}", c.proj_size,
           c.hidden_size);
-  if (c.dtype != Dtype::f32 && c.dtype != Dtype::f64)
-    throw Unsupported(fmt::format(
-        "dtype: recurrent layers compute in f32 or f64 on the CPU, not in {}", name_of(c.dtype)));
+  expects(is_floating(c.dtype), "dtype is {}, expected a floating one", c.dtype);
 }
 
 kernels::RecurrentShape shape_of(const Config& c, std::int64_t layer) {
@@ -75,23 +75,10 @@ std::vector<Parameters::Declaration> declare(const Config& c, std::int64_t direc
   return all;
 }
 
-/// [A, B, F] to [B, A, F].
-template <class T>
-void swap_axes(const TensorView& from, const TensorSpan& to) {
-  const std::int64_t a_count = from.size(0), b_count = from.size(1), width = from.size(2);
-  const T* in = from.data<T>();
-  T* out = to.data<T>();
-  for (std::int64_t a = 0; a < a_count; ++a)
-    for (std::int64_t b = 0; b < b_count; ++b)
-      std::copy_n(in + (a * b_count + b) * width, width, out + (b * a_count + a) * width);
-}
-
-Tensor swapped(const TensorView& from) {
-  Tensor to = Tensor::empty({from.size(1), from.size(0), from.size(2)}, from.dtype());
-  if (from.dtype() == Dtype::f32)
-    swap_axes<float>(from, to);
-  else
-    swap_axes<double>(from, to);
+/// [A, B, F] as [B, A, F].
+Tensor swapped(Context& context, const TensorView& from) {
+  Tensor to = context.empty({from.size(1), from.size(0), from.size(2)}, from.dtype());
+  kernels::swap_axes(context, from, to);
   return to;
 }
 
@@ -101,10 +88,12 @@ struct InitialState {
   Tensor own_h, own_c;
 };
 
-void check_input(const Config& config, const TensorView& x, std::string_view what) {
+void check_input(const Context& context, const Config& config, const TensorView& x,
+                 std::string_view what) {
+  expects_computable(kernels::name_of(config.cell), config.dtype, context);
   expects(x.dtype() == config.dtype, "input has dtype {}, the layer {}", name_of(x.dtype()),
           name_of(config.dtype));
-  expects(x.device() == Device::cpu(), "input is on {}, the layer on cpu", x.device());
+  expects_on_device("input", x, context);
   const std::int64_t width = x.size(-1);
   expects(width == config.input_size, "{} has {} features (shape {}), the layer's input_size is {}",
           what, width, x.shape(), config.input_size);
@@ -146,8 +135,8 @@ void Recurrent::reset_parameters(Generator& generator) {
 
 namespace {
 
-Tensor pack_direction(const Config& config, const Parameters& p, std::int64_t layer,
-                      std::int64_t direction) {
+Tensor pack_direction(Context& context, const Config& config, const Parameters& p,
+                      std::int64_t layer, std::int64_t direction) {
   const kernels::RecurrentShape shape = shape_of(config, layer);
   const std::string end = suffix(layer, direction);
   kernels::RecurrentWeights weights{
@@ -157,14 +146,17 @@ Tensor pack_direction(const Config& config, const Parameters& p, std::int64_t la
     weights.b_hh = p.value("bias_hh" + end);
   }
   if (config.proj_size > 0) weights.w_hr = p.value("weight_hr" + end);
-  Tensor panels = Tensor::empty({kernels::recurrent_panel_elements(shape)}, config.dtype);
-  kernels::pack_recurrent(shape, weights, panels);
+  const Device device = context.device();
+  Tensor panels =
+      Tensor::empty({kernels::recurrent_panel_elements(device, shape)}, config.dtype, device);
+  kernels::pack_recurrent(context, shape, weights, panels);
   return panels;
 }
 
 /// Checks the caller's states, [L*D, N, .] or as the options say, and brings them into that form.
-InitialState initial_state(const Config& config, const ForwardOptions& options, std::int64_t stack,
-                           std::int64_t batch, bool unbatched, std::int64_t state_size) {
+InitialState initial_state(Context& context, const Config& config, const ForwardOptions& options,
+                           std::int64_t stack, std::int64_t batch, bool unbatched,
+                           std::int64_t state_size) {
   const bool lstm = config.cell == kernels::Cell::lstm;
   const StateView& given = options.state;
   expects(lstm || !given.c.defined(), "c_0 was given, but only an LSTM has a cell state");
@@ -172,7 +164,7 @@ InitialState initial_state(const Config& config, const ForwardOptions& options, 
           "h_0 and c_0 belong together: only {} was given", given.h.defined() ? "h_0" : "c_0");
   InitialState result;
   const auto bring = [&](std::string_view name, const TensorView& state, std::int64_t width,
-                         TensorView& view, Tensor& own) {
+                         Dtype dtype, TensorView& view, Tensor& own) {
     if (!state.defined()) return;
     const bool batch_first = options.state_batch_first && !unbatched;
     const Shape expected = unbatched     ? Shape{stack, width}
@@ -181,18 +173,19 @@ InitialState initial_state(const Config& config, const ForwardOptions& options, 
     const char* axes = unbatched ? "[L*D, S]" : batch_first ? "[N, L*D, S]" : "[L*D, N, S]";
     expects(state.shape() == expected, "{} has shape {}, expected {} {}", name, state.shape(), axes,
             expected);
-    expects(state.dtype() == config.dtype, "{} has dtype {}, the layer {}", name,
-            name_of(state.dtype()), name_of(config.dtype));
-    expects(state.device() == Device::cpu(), "{} is on {}, the layer on cpu", name, state.device());
+    expects(state.dtype() == dtype, "{} has dtype {}, expected {} for a layer of {}", name,
+            state.dtype(), dtype, config.dtype);
+    expects_on_device(name, state, context);
     if (batch_first) {
-      own = swapped(state);
+      own = swapped(context, state);
       view = own;
     } else {
       view = state.reshape({stack, batch, width});
     }
   };
-  bring("h_0", given.h, state_size, result.h, result.own_h);
-  bring("c_0", given.c, config.hidden_size, result.c, result.own_c);
+  bring("h_0", given.h, state_size, config.dtype, result.h, result.own_h);
+  bring("c_0", given.c, config.hidden_size, kernels::cell_dtype(config.dtype), result.c,
+        result.own_c);
   return result;
 }
 
@@ -212,32 +205,33 @@ DenseOutput Recurrent::run(Context& context, const PackedLayout& layout, const T
   expects(lstm || options.cells == nullptr, "cells were asked for, but only an LSTM has them");
   const std::int64_t D = directions(), S = state_size(), H = config_.hidden_size,
                      L = config_.num_layers, N = layout.batch(), total = layout.total();
-  const InitialState initial = initial_state(config_, options, L * D, N, unbatched, S);
-  const auto packed = impl_->packed.get(impl_->parameters.version(), [&] {
+  const InitialState initial = initial_state(context, config_, options, L * D, N, unbatched, S);
+  const auto packed = impl_->packed.get(context, impl_->parameters.version(), [&] {
     Packed fresh;
     for (std::int64_t layer = 0; layer < L; ++layer)
       for (std::int64_t d = 0; d < D; ++d)
-        fresh.panels.push_back(pack_direction(config_, impl_->parameters, layer, d));
+        fresh.panels.push_back(pack_direction(context, config_, impl_->parameters, layer, d));
     return fresh;
   });
 
   DenseOutput result;
-  result.output = Tensor::empty({total, D * S}, config_.dtype);
-  result.state.h = Tensor::empty({L * D, N, S}, config_.dtype);
-  if (lstm) result.state.c = Tensor::empty({L * D, N, H}, config_.dtype);
+  const Dtype dtype = config_.dtype, c_dtype = kernels::cell_dtype(dtype);
+  result.output = context.empty({total, D * S}, dtype);
+  result.state.h = context.empty({L * D, N, S}, dtype);
+  if (lstm) result.state.c = context.empty({L * D, N, H}, c_dtype);
   std::vector<Tensor> cells;
   if (options.cells)
     for (std::int64_t layer = 0; layer < L; ++layer)
-      cells.push_back(Tensor::empty({total, D * H}, config_.dtype));
+      cells.push_back(context.empty({total, D * H}, c_dtype));
 
   const bool drop = options.training && config_.dropout > 0.0 && L > 1;
   const std::uint64_t draw = drop ? context.random().draw() : 0;
   Workspace::Scope scratch(context.workspace());
   const auto take = [&](bool needed) {
     const std::int64_t bytes =
-        needed ? total * D * S * static_cast<std::int64_t>(size_of(config_.dtype)) : 0;
-    return TensorSpan(scratch.take<std::byte>(bytes).data(), {needed ? total : 0, D * S},
-                      config_.dtype);
+        needed ? total * D * S * static_cast<std::int64_t>(size_of(dtype)) : 0;
+    return TensorSpan(scratch.take<std::byte>(bytes).data(), {needed ? total : 0, D * S}, dtype,
+                      context.device());
   };
   const TensorSpan between[2] = {take(L > 1), take(L > 2)};  // outputs of inner layers, in turns
 
@@ -271,7 +265,7 @@ DenseOutput Recurrent::run(Context& context, const PackedLayout& layout, const T
     if (unbatched)
       state = std::move(state).reshape({L * D, width});
     else if (options.state_batch_first)
-      state = swapped(state);
+      state = swapped(context, state);
   };
   finish(result.state.h, S);
   finish(result.state.c, H);
@@ -284,7 +278,7 @@ PackedOutput Recurrent::forward(Context& context, const PackedSequence& input,
   const TensorView x = input.data();
   expects(x.shape().rank() == 2, "input has packed rows of shape {}, expected [total, I]",
           x.shape());
-  check_input(config_, x, "input");
+  check_input(context, config_, x, "input");
   DenseOutput result = run(context, input.layout(), x, options, false);
   return {PackedSequence(std::move(result.output), input.layout_ptr()), std::move(result.state)};
 }
@@ -295,7 +289,7 @@ DenseOutput Recurrent::forward(Context& context, const TensorView& input,
   expects(input.defined() && (rank == 2 || rank == 3),
           "input has shape {}, expected {} or, unbatched, [T, I]", input.shape(),
           config_.batch_first ? "[N, T, I]" : "[T, N, I]");
-  check_input(config_, input, "input");
+  check_input(context, config_, input, "input");
   const bool unbatched = rank == 2, batch_first = config_.batch_first && !unbatched;
   const std::int64_t T = input.size(batch_first ? 1 : 0);
   const std::int64_t N = unbatched ? 1 : input.size(batch_first ? 0 : 1);
@@ -314,16 +308,50 @@ DenseOutput Recurrent::forward(Context& context, const TensorView& input,
   return result;
 }
 
-DenseOutput Recurrent::forward_padded(Context& context, const TensorView& padded,
-                                      const Lengths& lengths, const ForwardOptions& options) const {
+template <class AnyLengths>
+DenseOutput Recurrent::run_padded(Context& context, const TensorView& padded,
+                                  const AnyLengths& lengths, const ForwardOptions& options) const {
   expects(padded.defined() && padded.shape().rank() == 3, "input has shape {}, expected {}",
           padded.shape(), config_.batch_first ? "[N, T, I]" : "[T, N, I]");
-  check_input(config_, padded, "input");
+  check_input(context, config_, padded, "input");
   const PackedSequence input =
       pack_padded_sequence(context, padded, lengths, {.batch_first = config_.batch_first});
   PackedOutput result = forward(context, input, options);
   return {pad_packed_sequence(context, result.output, {.batch_first = config_.batch_first}),
           std::move(result.state)};
+}
+
+DenseOutput Recurrent::forward_padded(Context& context, const TensorView& padded,
+                                      const Lengths& lengths, const ForwardOptions& options) const {
+  return run_padded(context, padded, lengths, options);
+}
+
+DenseOutput Recurrent::forward_padded(Context& context, const TensorView& padded,
+                                      const DeviceLengths& lengths,
+                                      const ForwardOptions& options) const {
+  return run_padded(context, padded, lengths, options);
+}
+
+State to_device(Context& context, const State& state) {
+  const auto moved = [&](const Tensor& tensor) {
+    return tensor.defined() ? context.to_device(tensor) : Tensor();
+  };
+  return {moved(state.h), moved(state.c)};
+}
+
+State to_host(Context& context, const State& state) {
+  const auto moved = [&](const Tensor& tensor) {
+    return tensor.defined() ? context.to_host(tensor) : Tensor();
+  };
+  return {moved(state.h), moved(state.c)};
+}
+
+PackedOutput to_host(Context& context, const PackedOutput& output) {
+  return {to_host(context, output.output), to_host(context, output.state)};
+}
+
+DenseOutput to_host(Context& context, const DenseOutput& output) {
+  return {context.to_host(output.output), to_host(context, output.state)};
 }
 
 std::string Recurrent::explain(Context& context, const PackedLayout& layout) const {

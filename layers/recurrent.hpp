@@ -20,7 +20,8 @@ class SafeTensors;
 /// Hidden states, and cell states of an LSTM (undefined for GRU and RNN). With L layers, D
 /// directions, S = proj_size or hidden_size: h [L*D, N, S], c [L*D, N, H]; index layer * D +
 /// direction; [N, L*D, .] when ForwardOptions::state_batch_first; without N for unbatched input.
-/// Always in the caller's order of sequences.
+/// Always in the caller's order of sequences, and on the device of the context that made them. h is
+/// of the layer's dtype; c too, except that it is f32 where that is f16 or bf16.
 struct State {
   Tensor h, c;
 };
@@ -42,7 +43,8 @@ struct ForwardOptions {
   /// Dropout between layers is active; each such call takes one draw of context.random().
   bool training = false;
   /// LSTM only: when not null, assigned one tensor per layer with the cell state of every step,
-  /// packed [total, D*H] (also for dense input: packed rows in time-major order).
+  /// packed [total, D*H], of the dtype of c (also for dense input: packed rows in time-major
+  /// order).
   std::vector<Tensor>* cells = nullptr;
 };
 
@@ -56,6 +58,18 @@ struct DenseOutput {
   State state;
 };
 
+/// Copies on the context's device; what is absent stays absent.
+State to_device(Context& context, const State& state);
+/// Copies on the host, once they are there: each waits as Context::to_host() does.
+State to_host(Context& context, const State& state);
+PackedOutput to_host(Context& context, const PackedOutput& output);
+DenseOutput to_host(Context& context, const DenseOutput& output);
+
+/// The parameters are in the host's memory. A device gets its own form of them at the first call
+/// there, and at the first one after a change of them; otherwise forward() neither copies weights
+/// nor waits for a GPU. Inputs, states and results are on the context's device. f16 and bf16
+/// compute on a GPU only (Unsupported on the CPU).
+///
 /// Movable, not copyable; a moved-from layer may only be assigned to or destroyed.
 class Recurrent {
  public:
@@ -73,7 +87,8 @@ class Recurrent {
   Recurrent& operator=(Recurrent&&) noexcept;
 
   /// Packed in, packed out, over the same layout. Const: any number of threads may call it, each
-  /// with its own Context. Throws InvalidArgument (input width, dtype, state shapes) before work.
+  /// with its own Context on any device. Throws InvalidArgument (input width, dtype, device, state
+  /// shapes) before work.
   PackedOutput forward(Context& context, const PackedSequence& input,
                        const ForwardOptions& options = {}) const;
 
@@ -85,6 +100,12 @@ class Recurrent {
   /// Padded input with one length per sequence: packs, runs, and pads the output with zeros to the
   /// input's T.
   DenseOutput forward_padded(Context& context, const TensorView& padded, const Lengths& lengths,
+                             const ForwardOptions& options = {}) const;
+
+  /// The same with lengths on the device: nothing waits, and captured in a graph it serves any
+  /// lengths.
+  DenseOutput forward_padded(Context& context, const TensorView& padded,
+                             const DeviceLengths& lengths,
                              const ForwardOptions& options = {}) const;
 
   const Config& config() const noexcept { return config_; }
@@ -117,6 +138,9 @@ class Recurrent {
   struct Packed;
   struct Impl;
 
+  template <class AnyLengths>
+  DenseOutput run_padded(Context& context, const TensorView& padded, const AnyLengths& lengths,
+                         const ForwardOptions& options) const;
   DenseOutput run(Context& context, const PackedLayout& layout, const TensorView& x,
                   const ForwardOptions& options, bool unbatched) const;
 

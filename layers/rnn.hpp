@@ -16,6 +16,7 @@ struct RnnOptions {
   bool batch_first = false;
   double dropout = 0.0;
   bool bidirectional = false;
+  /// Any floating one; f16 and bf16 compute on a GPU only, with sums and cell states in f32.
   Dtype dtype = Dtype::f32;
   std::uint64_t seed = 0;
 };

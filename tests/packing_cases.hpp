@@ -52,11 +52,11 @@ class Random {
   std::uint64_t state_;
 };
 
-// 200 vectors of 0 .. 9 lengths of 0 .. 7: ties and zeros abound, and a few are all zero.
-inline std::vector<Ints> random_length_vectors() {
+// Vectors of 0 .. 9 lengths of 0 .. 7: ties and zeros abound, and one of twenty is all zero.
+inline std::vector<Ints> random_length_vectors(int count = 200) {
   Random random(20240229);
   std::vector<Ints> all;
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < count; ++i) {
     Ints lengths(static_cast<std::size_t>(random.below(10)));
     const std::int64_t limit = i % 20 == 0 ? 1 : random.below(8) + 1;
     for (auto& length : lengths) length = random.below(limit);

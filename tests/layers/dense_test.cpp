@@ -50,11 +50,11 @@ TEST_CASE("dense input equals packed input of equal lengths, bit for bit") {
     std::vector<Tensor> cells;
     ForwardOptions options{.state = state};
     if (config.cell == ref::Cell::lstm) options.cells = &cells;
-    const DenseOutput dense = layer.forward(context, x, options);
+    const DenseOutput dense = host::forward(context, layer, x, options);
     check_dense(config, parameters, batch, dense, batch_first);
     CHECK(same_bits(dense.state, packed.state));
-    CHECK(same_bits(dense.output,
-                    pad_packed_sequence(context, packed.output, {.batch_first = batch_first})));
+    CHECK(same_bits(dense.output, host::pad_packed_sequence(context, packed.output,
+                                                            {.batch_first = batch_first})));
     REQUIRE(cells.size() == packed.cells.size());
     for (std::size_t l = 0; l < cells.size(); ++l) CHECK(same_bits(cells[l], packed.cells[l]));
   }
@@ -71,8 +71,9 @@ TEST_CASE("states may have the batch in front, in and out") {
   const Tensor x = padded_of(config, batch, Dtype::f32, 5, batch_first, kNaN);
   const State usual = state_of(config, batch, Dtype::f32);
   const State in_front = state_of(config, batch, Dtype::f32, true);
-  const DenseOutput a = layer.forward(context, x, {.state = usual});
-  const DenseOutput b = layer.forward(context, x, {.state = in_front, .state_batch_first = true});
+  const DenseOutput a = host::forward(context, layer, x, {.state = usual});
+  const DenseOutput b =
+      host::forward(context, layer, x, {.state = in_front, .state_batch_first = true});
   check_dense(config, parameters, batch, b, batch_first, true);
   CHECK(same_bits(a.output, b.output));
   CHECK(same_bits(swapped(a.state.h), b.state.h));
@@ -84,9 +85,9 @@ TEST_CASE("states may have the batch in front, in and out") {
   for (const bool given : {true, false}) {
     const State first = given ? state_of(config, uneven, Dtype::f32) : State();
     const State second = given ? state_of(config, uneven, Dtype::f32, true) : State();
-    const PackedOutput p = layer.forward(context, packed, {.state = first});
+    const PackedOutput p = host::forward(context, layer, packed, {.state = first});
     const PackedOutput q =
-        layer.forward(context, packed, {.state = second, .state_batch_first = true});
+        host::forward(context, layer, packed, {.state = second, .state_batch_first = true});
     CHECK(same_bits(p.output.data(), q.output.data()));
     CHECK(same_bits(swapped(p.state.h), q.state.h));
     if (config.cell == ref::Cell::lstm) CHECK(same_bits(swapped(p.state.c), q.state.c));
@@ -107,7 +108,7 @@ TEST_CASE("unbatched input equals a batch of one") {
   if (state.h.defined()) state.h = std::move(state.h).reshape({4, config.state_size()});
   if (state.c.defined()) state.c = std::move(state.c).reshape({4, config.hidden_size});
   const Tensor x = tensor_of(batch[0].x, {6, 4}, Dtype::f32);
-  const DenseOutput got = layer.forward(context, x, {.state = state});
+  const DenseOutput got = host::forward(context, layer, x, {.state = state});
   REQUIRE(got.output.shape() == Shape{6, 2 * config.state_size()});
   CHECK(same_bits(got.output.view(), packed.output.data()));
   REQUIRE(got.state.h.shape() == Shape{4, config.state_size()});
@@ -133,14 +134,14 @@ TEST_CASE("forward with lengths is pack, forward and pad in one") {
     const Batch batch = random_batch(config, lengths);
     const Tensor x = padded_of(config, batch, Dtype::f32, T, batch_first, kNaN);
     const State state = state_of(config, batch, Dtype::f32);
-    const DenseOutput got = layer.forward_padded(context, x, lengths, {.state = state});
+    const DenseOutput got = host::forward_padded(context, layer, x, lengths, {.state = state});
     check_dense(config, parameters, batch, got, batch_first);
 
     const PackedSequence packed =
-        pack_padded_sequence(context, x, lengths, {.batch_first = batch_first});
-    const PackedOutput by_hand = layer.forward(context, packed, {.state = state});
+        host::pack_padded_sequence(context, x, lengths, {.batch_first = batch_first});
+    const PackedOutput by_hand = host::forward(context, layer, packed, {.state = state});
     CHECK(same_bits(got.state, by_hand.state));
-    CHECK(same_bits(got.output,
-                    pad_packed_sequence(context, by_hand.output, {.batch_first = batch_first})));
+    CHECK(same_bits(got.output, host::pad_packed_sequence(context, by_hand.output,
+                                                          {.batch_first = batch_first})));
   }
 }

@@ -60,9 +60,10 @@ TEST_CASE("C3 the dropped fraction is p, and what stays is scaled by 1 / (1 - p)
   const bool bidirectional = GENERATE(false, true);
   const ref::Config config = mask_config(40, 2, bidirectional);
   const Recurrent layer = mask_layer(config, p, dtype);
-  Context context(Device::cpu(), {.seed = 3});
-  const Doubles values = mask(context, layer, config, Counts(20, 50));
-  REQUIRE(values.size() == 20U * 50U * 40U * (bidirectional ? 2U : 1U));
+  Context context(Device::best(), {.seed = 3});
+  const std::size_t N = on_cpu_or_device(20U, 8U), T = on_cpu_or_device(50U, 10U);
+  const Doubles values = mask(context, layer, config, Counts(N, static_cast<std::int64_t>(T)));
+  REQUIRE(values.size() == N * T * 40U * (bidirectional ? 2U : 1U));
   // Five standard deviations of a binomial count.
   const double deviation = std::sqrt(p * (1 - p) / static_cast<double>(values.size()));
   CHECK(std::abs(fraction_zero(values) - p) < 5 * deviation);
@@ -147,11 +148,11 @@ TEST_CASE("C3 the output of the last layer equals its state where dropout is on"
 
 TEST_CASE("C3 masks follow the sequence id, not the place in the batch") {
   const bool bidirectional = GENERATE(false, true);
-  const int threads = GENERATE(1, 3);
+  const int threads = GENERATE(from_range(teams({1, 3})));
   const ref::Config config = mask_config(24, 2, bidirectional);
   const Recurrent layer = mask_layer(config, 0.5);
   const Counts lengths{5, 9, 2, 9, 0, 7}, ids{40, 7, -3, 8, 1, std::int64_t{1} << 40};
-  Context context(Device::cpu(), {.threads = threads, .seed = 17});
+  Context context(Device::best(), {.threads = threads, .seed = 17});
   const auto fresh = [&] { context.random().reseed(17); };
   const auto bits = [&](const Counts& these, const Counts& names) {
     fresh();
@@ -195,7 +196,7 @@ TEST_CASE("C3 masks follow the sequence id, not the place in the batch") {
 TEST_CASE("C3 masks differ between times, units, layers, directions, draws and seeds") {
   const ref::Config config = mask_config(64, 2);
   const Recurrent layer = mask_layer(config, 0.5);
-  Context context(Device::cpu(), {.seed = 1});
+  Context context(Device::best(), {.seed = 1});
   const Doubles first = mask(context, layer, config, {40});
   CHECK(context.random().position() == 1);  // one draw a call
   std::set<Doubles> rows, columns;
@@ -220,7 +221,8 @@ TEST_CASE("C3 masks differ between times, units, layers, directions, draws and s
 
   // Two independent masks in a row leave a quarter; the same one twice would leave half.
   const ref::Config deep = mask_config(64, 3);
-  const Doubles both = mask(context, mask_layer(deep, 0.5), deep, Counts(10, 40));
+  const Doubles both =
+      mask(context, mask_layer(deep, 0.5), deep, Counts(on_cpu_or_device(10U, 2U), 40));
   const double deviation = std::sqrt(0.75 * 0.25 / static_cast<double>(both.size()));
   CHECK(std::abs(fraction_zero(both) - 0.75) < 5 * deviation);
 
@@ -233,13 +235,23 @@ TEST_CASE("C3 masks differ between times, units, layers, directions, draws and s
   CHECK(std::abs(static_cast<double>(equal) / (40 * 64) - 0.5) < 5 * std::sqrt(0.25 / (40 * 64)));
 }
 
+TEST_CASE("C3 the masks are the same on every device") {
+  if (!on_device()) PACKRNN_SKIP("PACKRNN_DEVICE is the CPU: there is nothing to compare it with");
+  const ref::Config config = mask_config(20, 3, true);
+  const Recurrent layer = mask_layer(config, 0.5);
+  const Counts lengths{5, 9, 2, 9, 0, 7}, ids{40, 7, -3, 8, 1, std::int64_t{1} << 40};
+  Context cpu(Device::cpu(), {.seed = 17}), gpu(Device::best(), {.seed = 17});
+  for (int call = 0; call < 3; ++call)
+    CHECK(mask(gpu, layer, config, lengths, ids) == mask(cpu, layer, config, lengths, ids));
+}
+
 TEST_CASE("B55: the seed decides the masks, and only the seed") {
   const Kind kind = GENERATE(from_range(kKinds));
   const ref::Config config = config_of(kind, 4, 4, 2);
   const Recurrent layer = make_layer(config, random_parameters(config), {.dropout = 0.5});
   const Recurrent twin = make_layer(config, random_parameters(config), {.dropout = 0.5});
   const Batch batch = random_batch(config, {6, 4, 5});
-  Context context(Device::cpu(), {.seed = 1});
+  Context context(Device::best(), {.seed = 1});
   const auto output = [&](const Recurrent& which) {
     return run(context, which, config, batch, {.training = true}).output;
   };
@@ -251,7 +263,7 @@ TEST_CASE("B55: the seed decides the masks, and only the seed") {
   CHECK_FALSE(same_bits(first.data(), output(twin).data()));  // two layers of one model
   context.random().reseed(2);
   CHECK_FALSE(same_bits(first.data(), output(layer).data()));
-  Context other(Device::cpu(), {.seed = 1});
+  Context other(Device::best(), {.seed = 1});
   CHECK(
       same_bits(first.data(), run(other, layer, config, batch, {.training = true}).output.data()));
 }
@@ -259,7 +271,7 @@ TEST_CASE("B55: the seed decides the masks, and only the seed") {
 TEST_CASE("B72: a mask is never kept for a batch of another size") {
   const ref::Config config = mask_config(16, 2);
   const Recurrent layer = mask_layer(config, 0.5);
-  Context context(Device::cpu(), {.seed = 1});
+  Context context(Device::best(), {.seed = 1});
   for (const std::int64_t N : {2, 1, 3}) {
     const Run result = run(context, layer, config, ones(Counts(static_cast<std::size_t>(N), 5)),
                            {.training = true});

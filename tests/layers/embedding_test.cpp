@@ -6,6 +6,7 @@
 
 #include "packrnn/layers/packing.hpp"
 #include "tests/catch.hpp"
+#include "tests/layers/host_calls.hpp"
 #include "tests/packing_cases.hpp"
 
 namespace packrnn {
@@ -28,7 +29,7 @@ Bytes naive_lookup(const Embedding& layer, const Ints& indices) {
 }
 
 TEST_CASE("Embedding looks rows up, for any shape of indices and every floating dtype") {
-  Context context = cpu_context();
+  Context context = test_context();
   Random random(8);
   for (const Dtype dtype : {Dtype::f32, Dtype::f64, Dtype::f16, Dtype::bf16}) {
     for (const std::int64_t E : {1, 2, 4, 7, 64}) {
@@ -44,13 +45,14 @@ TEST_CASE("Embedding looks rows up, for any shape of indices and every floating 
         Ints extents(shape.extents().begin(), shape.extents().end());
         extents.push_back(E);
         CAPTURE(dtype, E, shape.str());
-        const Tensor wide = layer.forward(context, TensorView(indices.data(), shape));
+        const Tensor wide = host::forward(context, layer, TensorView(indices.data(), shape));
         CHECK(wide.shape() == Shape(extents));
         CHECK(wide.dtype() == dtype);
         CHECK(bytes_of(wide) == expected);
-        CHECK(bytes_of(layer.forward(context, TensorView(narrow.data(), shape))) == expected);
+        CHECK(bytes_of(host::forward(context, layer, TensorView(narrow.data(), shape))) ==
+              expected);
       }
-      const Tensor scalar = layer.forward(context, TensorView(indices.data(), Shape{}));
+      const Tensor scalar = host::forward(context, layer, TensorView(indices.data(), Shape{}));
       CHECK(scalar.shape() == Shape{E});
       CHECK(bytes_of(scalar) == row_of(layer, indices[0]));
     }
@@ -58,19 +60,19 @@ TEST_CASE("Embedding looks rows up, for any shape of indices and every floating 
 }
 
 TEST_CASE("packed indices give packed vectors over the same layout; padding indices are not read") {
-  Context context = cpu_context();
+  Context context = test_context();
   const Embedding layer({.num_embeddings = 6, .embedding_dim = 3, .seed = 1});
   const std::int64_t bad = 1 << 30;  // would be refused if it were looked at
   const Tensor padded = Tensor::from<std::int64_t>({1, bad, bad, 5, 0, 2, bad, bad, bad}, {3, 3});
   const PackedSequence indices =
-      pack_padded_sequence(context, padded, {1, 3, 0}, {.batch_first = true});
-  const PackedSequence vectors = layer.forward(context, indices);
+      host::pack_padded_sequence(context, padded, {1, 3, 0}, {.batch_first = true});
+  const PackedSequence vectors = host::forward(context, layer, indices);
   CHECK(vectors.layout_ptr() == indices.layout_ptr());
   CHECK(vectors.data().shape() == Shape{4, 3});
   CHECK(bytes_of(vectors.data()) == naive_lookup(layer, {5, 1, 0, 2}));
 
   const PackedSequence none(Tensor::zeros({0}, Dtype::i32), PackedLayout::make({0, 0}));
-  CHECK(layer.forward(context, none).data().shape() == Shape{0, 3});
+  CHECK(host::forward(context, layer, none).data().shape() == Shape{0, 3});
 }
 
 TEST_CASE("Embedding starts from N(0, 1), with a padding row of zeros") {
@@ -123,33 +125,37 @@ TEST_CASE("Embedding starts from N(0, 1), with a padding row of zeros") {
 }
 
 TEST_CASE("B54: indices out of range are refused, long inputs and large tables are right") {
-  Context context = cpu_context(2);
+  Context context = test_context(2);
   const Embedding layer({.num_embeddings = 10, .embedding_dim = 8, .padding_idx = 0, .seed = 2});
-  for (const std::int64_t count : {1, 768, 769, 3072, 3073, 70000}) {
+  const std::vector<std::int64_t> counts =
+      on_device() ? Ints{1, 769, 3073} : Ints{1, 768, 769, 3072, 3073, 70000};
+  for (const std::int64_t count : counts) {
     CAPTURE(count);
     Ints indices(static_cast<std::size_t>(count), 0);
     const Shape shape{count};
-    const Tensor zeros = layer.forward(context, TensorView(indices.data(), shape));
+    const Tensor zeros = host::forward(context, layer, TensorView(indices.data(), shape));
     CHECK(std::ranges::all_of(zeros.values<float>(), [](float v) { return v == 0.0F; }));
     for (std::size_t i = 0; i < indices.size(); ++i) indices[i] = static_cast<std::int64_t>(i % 10);
-    CHECK(difference(bytes_of(layer.forward(context, TensorView(indices.data(), shape))),
+    CHECK(difference(bytes_of(host::forward(context, layer, TensorView(indices.data(), shape))),
                      naive_lookup(layer, indices)) == "");
     for (const std::int64_t wrong :
          {std::int64_t{10}, std::int64_t{-1}, std::numeric_limits<std::int64_t>::min()}) {
       indices.back() = wrong;
-      const std::string position = std::to_string(count - 1).append("]");
+      // The host names the place in any shape; a GPU counts through.
+      const std::string place = std::to_string(count - 1);
+      const std::string position = on_device() ? "index " + place : place + "]";
       const std::string value = std::to_string(wrong);
-      check_throws([&] { layer.forward(context, TensorView(indices.data(), shape)); },
-                   {position.c_str(), value.c_str(), "0 to 9"});
+      check_throws([&] { host::forward(context, layer, TensorView(indices.data(), shape)); },
+                   {position.c_str(), value.c_str(), on_device() ? "less than 10" : "0 to 9"});
     }
     indices.back() = 9;
-    CHECK(difference(bytes_of(layer.forward(context, TensorView(indices.data(), shape))),
+    CHECK(difference(bytes_of(host::forward(context, layer, TensorView(indices.data(), shape))),
                      naive_lookup(layer, indices)) == "");
   }
-  for (const std::int64_t vocabulary : {70000, 3000000}) {
+  for (const std::int64_t vocabulary : {70000, on_device() ? 70001 : 3000000}) {
     const Embedding large({.num_embeddings = vocabulary, .embedding_dim = 2, .seed = 3});
     const Ints indices = {vocabulary - 1, 0, 65535, 65536, vocabulary / 2};
-    CHECK(bytes_of(large.forward(context, TensorView(indices.data(), {5}))) ==
+    CHECK(bytes_of(host::forward(context, large, TensorView(indices.data(), {5}))) ==
           naive_lookup(large, indices));
   }
 }
@@ -161,19 +167,20 @@ TEST_CASE("1, 2 and 5 threads look up the same bits") {
   for (int i = 0; i < 5000; ++i) indices.push_back(random.below(500));
   const Bytes expected = naive_lookup(layer, indices);
   for (const int threads : {1, 2, 5}) {
-    Context context = cpu_context(threads);
-    const Tensor got = layer.forward(context, TensorView(indices.data(), {50, 100}));
+    if (on_device() && threads > 1) continue;  // only the CPU engine has teams
+    Context context = test_context(threads);
+    const Tensor got = host::forward(context, layer, TensorView(indices.data(), {50, 100}));
     CHECK(difference(bytes_of(got), expected) == "");
   }
 }
 
 TEST_CASE("loaded rows are taken as they come, the padding row too") {
-  Context context = cpu_context();
+  Context context = test_context();
   Embedding layer({.num_embeddings = 2, .embedding_dim = 2, .padding_idx = 1});
   StateDict state;
   state.push_back({"weight", Tensor::from<double>({1, 2, 3, 4}, {2, 2})});
   layer.load(state);
-  const Tensor y = layer.forward(context, Tensor::from<std::int32_t>({1, 0}, {2}));
+  const Tensor y = host::forward(context, layer, Tensor::from<std::int32_t>({1, 0}, {2}));
   CHECK(std::ranges::equal(y.values<float>(), std::vector<float>{3, 4, 1, 2}));
 }
 
@@ -189,14 +196,16 @@ TEST_CASE("Embedding refuses wrong options and inputs") {
   check_throws([] { Embedding({.num_embeddings = 2, .embedding_dim = 2, .dtype = Dtype::i32}); },
                {"i32"});
 
-  Context context = cpu_context();
+  Context context = test_context();
   const Embedding layer({.num_embeddings = 4, .embedding_dim = 2});
   const Tensor floats = Tensor::zeros({3}, Dtype::f32);
-  check_throws([&] { layer.forward(context, floats); }, {"indices", "f32", "i64"});
-  check_throws([&] { layer.forward(context, TensorView{}); }, {"indices is not defined"});
-  check_throws([&] { layer.forward(context, PackedSequence{}); }, {"indices is not defined"});
-  const TensorView far(floats.view().raw(), {3}, Dtype::i32, Device::cuda());
-  check_throws([&] { layer.forward(context, far); }, {"cuda:0", "cpu"});
+  check_throws([&] { host::forward(context, layer, floats); }, {"indices", "f32", "i64"});
+  check_throws([&] { host::forward(context, layer, TensorView{}); }, {"indices is not defined"});
+  check_throws([&] { host::forward(context, layer, PackedSequence{}); },
+               {"indices is not defined"});
+  const TensorView far(floats.view().raw(), {3}, Dtype::i32, Device::cuda(7));
+  const std::string here = context.device().name();
+  check_throws([&] { layer.forward(context, far); }, {"cuda:7", here.c_str()});
 }
 
 }  // namespace

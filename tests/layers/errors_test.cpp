@@ -69,8 +69,10 @@ TEST_CASE("options out of range are refused by name and value") {
                 {"dropout", "2"});
   check_refused("rnn", [] { (void)Rnn({.input_size = 3, .hidden_size = -7}); },
                 {"hidden_size", "-7"});
-  for (const Dtype dtype : {Dtype::i32, Dtype::i64, Dtype::f16, Dtype::bf16})
-    CHECK_THROWS_AS(Lstm({.input_size = 3, .hidden_size = 4, .dtype = dtype}), Error);
+  for (const Dtype dtype : {Dtype::i32, Dtype::i64})
+    check_refused("integers",
+                  [=] { (void)Lstm({.input_size = 3, .hidden_size = 4, .dtype = dtype}); },
+                  {"dtype", std::string(packrnn::name_of(dtype))});
 
   // The limits themselves are legal.
   CHECK_NOTHROW(Lstm({.input_size = 1, .hidden_size = 2, .dropout = 1.0, .proj_size = 1}));
@@ -87,20 +89,20 @@ TEST_CASE("B87: a wrong input width is refused") {
       const Tensor x = zeros({5, 2, I});
       const std::vector<std::string> parts{"input", "[5, 2, " + std::to_string(I) + "]", "50"};
       check_refused(
-          "dense", [&] { (void)layer.forward(context, x); }, parts);
+          "dense", [&] { (void)host::forward(context, layer, x); }, parts);
       check_refused(
           "padded",
           [&] {
-            (void)layer.forward_padded(context, x, Lengths{5, 3});
+            (void)host::forward_padded(context, layer, x, Lengths{5, 3});
           },
           parts);
       const PackedSequence packed(zeros({4, I}), PackedLayout::make({3, 1}));
-      check_refused("packed", [&] { (void)layer.forward(context, packed); },
+      check_refused("packed", [&] { (void)host::forward(context, layer, packed); },
                     {"input", std::to_string(I), "50"});
     }
     check_refused("unbatched",
                   [&] {
-                    (void)layer.forward(context, zeros({5, 49}));
+                    (void)host::forward(context, layer, zeros({5, 49}));
                   },
                   {"input", "49", "50"});
   });
@@ -116,22 +118,24 @@ TEST_CASE("B87: no time steps are refused, no sequences are not") {
   const auto shape = [&](std::int64_t T, std::int64_t N, std::int64_t width) {
     return batch_first ? Shape{N, T, width} : Shape{T, N, width};
   };
-  check_refused("T = 0", [&] { (void)layer.forward(context, zeros(shape(0, 2, 3))); },
+  check_refused("T = 0", [&] { (void)host::forward(context, layer, zeros(shape(0, 2, 3))); },
                 {"input", shape(0, 2, 3).str()});
   check_refused("T = 0 unbatched",
                 [&] {
-                  (void)layer.forward(context, zeros({0, 3}));
+                  (void)host::forward(context, layer, zeros({0, 3}));
                 },
                 {"input", "[0, 3]"});
 
-  const DenseOutput none = layer.forward(context, zeros(shape(4, 0, 3)));
+  const DenseOutput none = host::forward(context, layer, zeros(shape(4, 0, 3)));
   CHECK(none.output.shape() == shape(4, 0, F));
   CHECK(none.state.h.shape() == Shape{4, 0, config.state_size()});
-  const DenseOutput no_lengths = layer.forward_padded(context, zeros(shape(4, 0, 3)), Lengths{});
+  const DenseOutput no_lengths =
+      host::forward_padded(context, layer, zeros(shape(4, 0, 3)), Lengths{});
   CHECK(no_lengths.output.shape() == shape(4, 0, F));
 
   // With lengths, empty sequences are legal, and so is a batch of nothing else.
-  const DenseOutput empty = layer.forward_padded(context, zeros(shape(4, 2, 3)), Lengths{0, 0});
+  const DenseOutput empty =
+      host::forward_padded(context, layer, zeros(shape(4, 2, 3)), Lengths{0, 0});
   CHECK(same_bits(empty.output, zeros(shape(4, 2, F))));
   CHECK(same_bits(empty.state.h, zeros({4, 2, config.state_size()})));
 }
@@ -142,44 +146,81 @@ TEST_CASE("input of another rank, dtype or device is refused") {
   const Recurrent layer = make_layer(config);
   Context context;
   check_unchanged(context, layer, config, [&] {
-    check_refused("undefined", [&] { (void)layer.forward(context, TensorView{}); }, {"input"});
-    check_refused("rank 1", [&] { (void)layer.forward(context, zeros({3})); }, {"input", "[3]"});
+    check_refused("undefined", [&] { (void)host::forward(context, layer, TensorView{}); },
+                  {"input"});
+    check_refused("rank 1", [&] { (void)host::forward(context, layer, zeros({3})); },
+                  {"input", "[3]"});
     check_refused("rank 4",
                   [&] {
-                    (void)layer.forward(context, zeros({2, 2, 2, 3}));
+                    (void)host::forward(context, layer, zeros({2, 2, 2, 3}));
                   },
                   {"input", "[2, 2, 2, 3]"});
     check_refused("lengths need a batch",
                   [&] {
-                    (void)layer.forward_padded(context, zeros({2, 3}), Lengths{2});
+                    (void)host::forward_padded(context, layer, zeros({2, 3}), Lengths{2});
                   },
                   {"input", "[2, 3]"});
     check_refused("undefined, lengths",
-                  [&] { (void)layer.forward_padded(context, TensorView{}, Lengths{2}); },
+                  [&] { (void)host::forward_padded(context, layer, TensorView{}, Lengths{2}); },
                   {"input"});
     check_refused("f64 for f32",
                   [&] {
-                    (void)layer.forward(context, zeros({2, 2, 3}, Dtype::f64));
+                    (void)host::forward(context, layer, zeros({2, 2, 3}, Dtype::f64));
                   },
                   {"input", "f64", "f32"});
     check_refused("i64 for f32",
                   [&] {
-                    (void)layer.forward(context, zeros({2, 2, 3}, Dtype::i64));
+                    (void)host::forward(context, layer, zeros({2, 2, 3}, Dtype::i64));
                   },
                   {"input", "i64", "f32"});
     const PackedSequence three_dimensional(zeros({4, 1, 3}), PackedLayout::make({3, 1}));
-    check_refused("packed rank", [&] { (void)layer.forward(context, three_dimensional); },
+    check_refused("packed rank", [&] { (void)host::forward(context, layer, three_dimensional); },
                   {"input", "[4, 1, 3]"});
-    check_refused("no packed sequence", [&] { (void)layer.forward(context, PackedSequence()); },
-                  {"input"});
+    check_refused("no packed sequence",
+                  [&] { (void)host::forward(context, layer, PackedSequence()); }, {"input"});
     PackedSequence moved(zeros({4, 3}), PackedLayout::make({3, 1}));
     const PackedSequence target = std::move(moved);
-    check_refused("moved from", [&] { (void)layer.forward(context, moved); }, {"input"});
+    check_refused("moved from", [&] { (void)host::forward(context, layer, moved); }, {"input"});
     // A view that claims to be on a GPU is refused before it is read.
     int nothing = 0;
-    const TensorView elsewhere(&nothing, {2, 2, 3}, Dtype::f32, Device::cuda(0));
-    check_refused("device", [&] { (void)layer.forward(context, elsewhere); }, {"input", "cuda:0"});
+    const TensorView elsewhere(&nothing, {2, 2, 3}, Dtype::f32, Device::cuda(7));
+    check_refused("device", [&] { (void)layer.forward(context, elsewhere); },
+                  {"input", "cuda:7", context.device().name()});
+    check_refused("device, lengths",
+                  [&] {
+                    (void)layer.forward_padded(context, elsewhere, Lengths{2, 1});
+                  },
+                  {"input", "cuda:7", context.device().name()});
   });
+}
+
+TEST_CASE("layers of 16-bit dtypes exist everywhere, and on the CPU say where they run") {
+  const Kind kind = GENERATE(from_range(kKinds));
+  const Dtype dtype = GENERATE(Dtype::bf16, Dtype::f16);
+  const ref::Config config = config_of(kind, 3, 5, 2);
+  const Recurrent layer = make_layer(config, random_parameters(config), {.dtype = dtype});
+  CHECK(layer.parameters().value(0).dtype() == dtype);
+  Context context(Device::cpu(), {.threads = 1});
+  const Tensor x = zeros({2, 2, 3}, dtype);
+  const PackedSequence packed(zeros({4, 3}, dtype), PackedLayout::make({3, 1}));
+  const auto message = [&](auto call) {
+    try {
+      call();
+    } catch (const Unsupported& error) {
+      return std::string(error.what());
+    }
+    return std::string("(nothing was thrown)");
+  };
+  for (const std::string& text :
+       {message([&] { (void)layer.forward(context, x); }),
+        message([&] { (void)layer.forward(context, packed); }), message([&] {
+          (void)layer.forward_padded(context, x, Lengths{2, 1});
+        })}) {
+    CAPTURE(text);
+    CHECK(text.find(packrnn::name_of(dtype)) != std::string::npos);
+    CHECK(text.find("GPU") != std::string::npos);
+    CHECK(text.find("f32") != std::string::npos);
+  }
 }
 
 TEST_CASE("B02: lengths that do not fit the batch are refused") {
@@ -191,22 +232,22 @@ TEST_CASE("B02: lengths that do not fit the batch are refused") {
   check_unchanged(context, layer, config, [&] {
     check_refused("too few",
                   [&] {
-                    (void)layer.forward_padded(context, x, Lengths{4, 2});
+                    (void)host::forward_padded(context, layer, x, Lengths{4, 2});
                   },
                   {"2", "3"});
     check_refused("too many",
                   [&] {
-                    (void)layer.forward_padded(context, x, Lengths{4, 2, 1, 1, 1});
+                    (void)host::forward_padded(context, layer, x, Lengths{4, 2, 1, 1, 1});
                   },
                   {"5", "3"});
     check_refused("beyond T",
                   [&] {
-                    (void)layer.forward_padded(context, x, Lengths{4, 7, 1});
+                    (void)host::forward_padded(context, layer, x, Lengths{4, 7, 1});
                   },
                   {"7", "4"});
     check_refused("negative",
                   [&] {
-                    (void)layer.forward_padded(context, x, Lengths{4, -1, 1});
+                    (void)host::forward_padded(context, layer, x, Lengths{4, -1, 1});
                   },
                   {"-1"});
   });
@@ -220,13 +261,13 @@ TEST_CASE("B05: states of another layout, dtype or device are refused") {
   const Tensor good = zeros({1, 1, 30}), swapped = zeros({1, 100, 30});
   const auto with = [&](TensorView h, TensorView c) {
     return [&layer, &context, &x, h, c] {
-      (void)layer.forward(context, x, {.state = StateView(h, c)});
+      (void)host::forward(context, layer, x, {.state = StateView(h, c)});
     };
   };
   const Tensor f64 = zeros({1, 1, 30}, Dtype::f64), two = zeros({1, 2, 30});
   const Tensor flat = zeros({1, 30}), narrow = zeros({1, 1, 29}), deep = zeros({2, 1, 30});
   int nothing = 0;
-  const TensorView gpu(&nothing, {1, 1, 30}, Dtype::f32, Device::cuda(0));
+  const TensorView gpu(&nothing, {1, 1, 30}, Dtype::f32, Device::cuda(7));
   check_unchanged(context, layer, config, [&] {
     check_refused("time for batch", with(swapped, swapped), {"h_0", "[1, 100, 30]", "[1, 1, 30]"});
     check_refused("c_0 of it", with(good, swapped), {"c_0", "[1, 100, 30]", "[1, 1, 30]"});
@@ -238,13 +279,17 @@ TEST_CASE("B05: states of another layout, dtype or device are refused") {
     check_refused("rank", with(flat, flat), {"h_0", "[1, 30]", "[1, 1, 30]"});
     check_refused("width", with(narrow, good), {"h_0", "[1, 1, 29]", "[1, 1, 30]"});
     check_refused("layers", with(deep, deep), {"h_0", "[2, 1, 30]", "[1, 1, 30]"});
-    check_refused("device", with(gpu, gpu), {"h_0", "cuda:0"});
+    const Tensor on_context = context.to_device(x);
+    check_refused("device",
+                  [&] { (void)layer.forward(context, on_context, {.state = StateView(gpu, gpu)}); },
+                  {"h_0", "cuda:7", context.device().name()});
     // Unbatched input wants states without a batch, and only those.
     const Tensor one = zeros({100, 20});
-    check_refused("batched state",
-                  [&] { (void)layer.forward(context, one, {.state = StateView(good, good)}); },
-                  {"h_0", "[1, 1, 30]", "[1, 30]"});
-    CHECK_NOTHROW(layer.forward(context, one, {.state = StateView(flat, flat)}));
+    check_refused(
+        "batched state",
+        [&] { (void)host::forward(context, layer, one, {.state = StateView(good, good)}); },
+        {"h_0", "[1, 1, 30]", "[1, 30]"});
+    CHECK_NOTHROW(host::forward(context, layer, one, {.state = StateView(flat, flat)}));
   });
 }
 
@@ -257,7 +302,7 @@ TEST_CASE("B47: one row of state is not spread over a batch in silence") {
   const StateView state(h, config.cell == ref::Cell::lstm ? c.view() : TensorView());
   check_refused("one row",
                 [&] {
-                  (void)layer.forward(context, zeros({4, 3, 3}), {.state = state});
+                  (void)host::forward(context, layer, zeros({4, 3, 3}), {.state = state});
                 },
                 {"h_0", h.shape().str(), Shape{1, 3, config.state_size()}.str()});
 }
@@ -268,13 +313,14 @@ TEST_CASE("B63: the projected state is narrower than the cell state") {
   Context context;
   const Tensor x = zeros({4, 2, 3}), narrow = zeros({1, 2, 3}), wide = zeros({1, 2, 6});
   check_unchanged(context, layer, config, [&] {
-    check_refused("c_0 as narrow as h_0",
-                  [&] { (void)layer.forward(context, x, {.state = StateView(narrow, narrow)}); },
-                  {"c_0", "[1, 2, 3]", "[1, 2, 6]"});
+    check_refused(
+        "c_0 as narrow as h_0",
+        [&] { (void)host::forward(context, layer, x, {.state = StateView(narrow, narrow)}); },
+        {"c_0", "[1, 2, 3]", "[1, 2, 6]"});
     check_refused("h_0 as wide as c_0",
-                  [&] { (void)layer.forward(context, x, {.state = StateView(wide, wide)}); },
+                  [&] { (void)host::forward(context, layer, x, {.state = StateView(wide, wide)}); },
                   {"h_0", "[1, 2, 6]", "[1, 2, 3]"});
-    CHECK_NOTHROW(layer.forward(context, x, {.state = StateView(narrow, wide)}));
+    CHECK_NOTHROW(host::forward(context, layer, x, {.state = StateView(narrow, wide)}));
   });
 }
 
@@ -291,13 +337,14 @@ TEST_CASE("B04: states in batch-first order are refused, never reinterpreted") {
     const bool lstm = config.cell == ref::Cell::lstm;
     const StateView a(usual, lstm ? c_usual.view() : TensorView());
     const StateView b(in_front, lstm ? c_in_front.view() : TensorView());
-    check_refused("batch in front", [&] { (void)layer.forward(context, x, {.state = b}); },
+    check_refused("batch in front", [&] { (void)host::forward(context, layer, x, {.state = b}); },
                   {"h_0", in_front.shape().str(), usual.shape().str()});
-    check_refused("batch not in front",
-                  [&] { (void)layer.forward(context, x, {.state = a, .state_batch_first = true}); },
-                  {"h_0", usual.shape().str(), in_front.shape().str()});
-    CHECK_NOTHROW(layer.forward(context, x, {.state = a}));
-    CHECK_NOTHROW(layer.forward(context, x, {.state = b, .state_batch_first = true}));
+    check_refused(
+        "batch not in front",
+        [&] { (void)host::forward(context, layer, x, {.state = a, .state_batch_first = true}); },
+        {"h_0", usual.shape().str(), in_front.shape().str()});
+    CHECK_NOTHROW(host::forward(context, layer, x, {.state = a}));
+    CHECK_NOTHROW(host::forward(context, layer, x, {.state = b, .state_batch_first = true}));
   });
 }
 
@@ -308,14 +355,14 @@ TEST_CASE("only an LSTM has cell states") {
   Context context;
   check_unchanged(context, layer, config, [&] {
     const Tensor x = zeros({4, 2, 3}), state = zeros({1, 2, 5});
-    check_refused("c_0",
-                  [&] { (void)layer.forward(context, x, {.state = StateView(state, state)}); },
-                  {"c_0", "LSTM"});
+    check_refused(
+        "c_0", [&] { (void)host::forward(context, layer, x, {.state = StateView(state, state)}); },
+        {"c_0", "LSTM"});
     check_refused("c_0 alone",
-                  [&] { (void)layer.forward(context, x, {.state = StateView({}, state)}); },
+                  [&] { (void)host::forward(context, layer, x, {.state = StateView({}, state)}); },
                   {"c_0"});
     std::vector<Tensor> cells(1);
-    check_refused("cells", [&] { (void)layer.forward(context, x, {.cells = &cells}); },
+    check_refused("cells", [&] { (void)host::forward(context, layer, x, {.cells = &cells}); },
                   {"cells", "LSTM"});
     CHECK(cells.size() == 1);
   });
@@ -330,7 +377,7 @@ TEST_CASE("a refused call leaves the vector for cell states as it was") {
   const Tensor state = zeros({1, 9, 5});
   check_refused("state",
                 [&] {
-                  (void)layer.forward(context, zeros({4, 2, 3}),
+                  (void)host::forward(context, layer, zeros({4, 2, 3}),
                                       {.state = StateView(state, state), .cells = &cells});
                 },
                 {"h_0"});
@@ -353,7 +400,7 @@ TEST_CASE("B08: a state carried from another batch size is refused") {
       const auto N = static_cast<std::int64_t>(lengths.size());
       check_refused("carried",
                     [&] {
-                      (void)layer.forward(context, packed_of(config, batch, Dtype::f32),
+                      (void)host::forward(context, layer, packed_of(config, batch, Dtype::f32),
                                           {.state = carried});
                     },
                     {"h_0", carried.h.shape().str(), Shape{2, N, config.state_size()}.str()});

@@ -14,9 +14,9 @@ namespace {
 void check(Context& context, const ref::Config& config, Dtype dtype, const Counts& lengths,
            unsigned seed = 1, bool states = true) {
   CAPTURE(describe(config), lengths, states);
-  const std::vector<ref::Parameter> parameters = random_parameters(config, seed);
+  const std::vector<ref::Parameter> parameters = random_parameters(config, seed, dtype);
   const Recurrent layer = make_layer(config, parameters, {.dtype = dtype});
-  const Batch batch = random_batch(config, lengths, seed, states);
+  const Batch batch = random_batch(config, lengths, seed, states, dtype);
   check_run(config, parameters, batch, run(context, layer, config, batch));
 }
 
@@ -24,11 +24,11 @@ void check(Context& context, const ref::Config& config, Dtype dtype, const Count
 
 TEST_CASE("every cell, depth, direction and bias equals the reference") {
   const Kind kind = GENERATE(from_range(kKinds));
-  const Dtype dtype = GENERATE(Dtype::f32, Dtype::f64);
+  const Dtype dtype = GENERATE(from_range(layer_dtypes()));
   const std::int64_t num_layers = GENERATE(1, 2, 3);
   const bool bidirectional = GENERATE(false, true);
   const bool bias = GENERATE(true, false);
-  Context context(Device::cpu(), {.threads = 2});
+  Context context(Device::best(), {.threads = 2});
   check(context, config_of(kind, 3, 5, num_layers, bidirectional, bias), dtype, {3, 5, 1, 4, 0, 4});
 }
 
@@ -37,41 +37,43 @@ TEST_CASE("every mix of lengths equals the reference") {
   const bool bidirectional = GENERATE(false, true);
   const bool states = GENERATE(true, false);
   const ref::Config config = config_of(kind, 4, 11, 2, bidirectional);
+  const std::int64_t many = on_cpu_or_device(60, 17);
   const std::vector<Counts> mixes{
-      {1},                           // N = 1, T = 1
-      {9},                           // N = 1
-      {1, 1, 1, 1, 1},               // T = 1
-      {6, 6, 6, 6},                  // equal lengths
-      {60, 1, 1, 1, 1, 1, 1, 1, 1},  // one long, many short
-      {1, 1, 2, 1, 60, 1},           //
-      {0, 3, 0, 0, 5, 0},            // zero lengths, and
-      {0, 0},                        // nothing else
-      {},                            // N = 0
-      {1, 2, 3, 4, 5, 6, 7, 8},      // the reverse of sorted order
-      {2, 7, 7, 3, 7, 2, 2, 0, 3},   // ties
+      {1},                             // N = 1, T = 1
+      {9},                             // N = 1
+      {1, 1, 1, 1, 1},                 // T = 1
+      {6, 6, 6, 6},                    // equal lengths
+      {many, 1, 1, 1, 1, 1, 1, 1, 1},  // one long, many short
+      {1, 1, 2, 1, many, 1},           //
+      {0, 3, 0, 0, 5, 0},              // zero lengths, and
+      {0, 0},                          // nothing else
+      {},                              // N = 0
+      {1, 2, 3, 4, 5, 6, 7, 8},        // the reverse of sorted order
+      {2, 7, 7, 3, 7, 2, 2, 0, 3},     // ties
   };
-  Context context(Device::cpu(), {.threads = 2});
+  Context context(Device::best(), {.threads = 2});
   for (const Counts& lengths : mixes) {
-    check(context, config, Dtype::f32, lengths, 2, states);
-    check(context, config, Dtype::f64, lengths, 2, states);
+    for (const Dtype dtype : layer_dtypes()) check(context, config, dtype, lengths, 2, states);
   }
 }
 
 TEST_CASE("B69: sizes that no vector width divides equal the reference") {
   const Kind kind = GENERATE(from_range(kKinds));
-  const Dtype dtype = GENERATE(Dtype::f32, Dtype::f64);
-  Context context(Device::cpu(), {.threads = 2});
-  for (const std::int64_t I : {1, 2, 3, 5, 7, 8, 9, 31, 33})
-    for (const std::int64_t H : {1, 2, 3, 5, 7, 8, 9, 31, 33})
+  const Dtype dtype = GENERATE(from_range(layer_dtypes()));
+  Context context(Device::best(), {.threads = 2});
+  const Counts sizes = on_cpu_or_device<Counts>({1, 2, 3, 5, 7, 8, 9, 31, 33}, {1, 7, 8, 33});
+  for (const std::int64_t I : sizes)
+    for (const std::int64_t H : sizes)
       check(context, config_of(kind, I, H, 1, true), dtype, {2, 4, 1}, 3);
 }
 
 TEST_CASE("wide layers equal the reference") {
   const Kind kind = GENERATE(from_range(kKinds));
-  const Dtype dtype = GENERATE(Dtype::f32, Dtype::f64);
-  Context context(Device::cpu(), {.threads = 2});
+  const Dtype dtype = GENERATE(from_range(layer_dtypes()));
+  Context context(Device::best(), {.threads = 2});
   check(context, config_of(kind, 37, 100, 2), dtype, {5, 12, 3, 1, 1, 2, 9, 12}, 4);
-  check(context, config_of(kind, 300, 257), dtype, {3, 1, 4, 4, 2, 2, 1, 1, 1}, 5);
+  check(context, on_device() ? config_of(kind, 70, 130) : config_of(kind, 300, 257), dtype,
+        {3, 1, 4, 4, 2, 2, 1, 1, 1}, 5);
 }
 
 TEST_CASE("the direction of a bidirectional layer is not given away by equal weights") {
@@ -93,25 +95,25 @@ TEST_CASE("the direction of a bidirectional layer is not given away by equal wei
 
 TEST_CASE("what a workspace held before reaches nothing") {
   const Kind kind = GENERATE(from_range(kKinds));
-  const Dtype dtype = GENERATE(Dtype::f32, Dtype::f64);
-  const int threads = GENERATE(1, 3);
+  const Dtype dtype = GENERATE(from_range(layer_dtypes()));
+  const int threads = GENERATE(from_range(teams({1, 3})));
   const ref::Config config = config_of(kind, 5, 17, 2, true);
   const std::vector<ref::Parameter> parameters = random_parameters(config);
   const Recurrent layer = make_layer(config, parameters, {.dtype = dtype});
-  Context context(Device::cpu(), {.threads = threads});
+  Context context(Device::best(), {.threads = threads});
 
   // NaN in and hence everywhere, larger than what follows: every reused byte is poisoned.
-  Batch poison = random_batch(config, {20, 20, 20, 20, 20, 20, 20, 20, 20, 20}, 7);
+  Batch poison = random_batch(config, Counts(10, on_cpu_or_device(20, 7)), 7);
   for (ref::Sequence& sequence : poison) {
     for (Doubles* values : {&sequence.x, &sequence.h0, &sequence.c0})
       std::ranges::fill(*values, std::numeric_limits<double>::quiet_NaN());
   }
   const Batch batch = random_batch(config, {6, 11, 0, 1, 3}, 8);
-  for (int repeat = 0; repeat < 3; ++repeat) {
+  for (int repeat = 0; repeat < on_cpu_or_device(3, 2); ++repeat) {
     (void)run(context, layer, config, poison);
     const Run got = run(context, layer, config, batch);
     check_run(config, parameters, batch, got);
-    Context fresh(Device::cpu(), {.threads = threads});
+    Context fresh(Device::best(), {.threads = threads});
     CHECK(first_difference(all_bits(got), all_bits(run(fresh, layer, config, batch))) == -1);
   }
 }
@@ -126,13 +128,13 @@ TEST_CASE("cell states are given only when asked for, and asking changes nothing
   const Run with = run(context, layer, config, batch);  // asks
   const State state = state_of(config, batch, Dtype::f32);
   const PackedOutput without =
-      layer.forward(context, packed_of(config, batch, Dtype::f32), {.state = state});
+      host::forward(context, layer, packed_of(config, batch, Dtype::f32), {.state = state});
   CHECK(same_bits(with.output.data(), without.output.data()));
   CHECK(same_bits(with.state, without.state));
 
   // The last cell state of each direction is c_n; the vector is assigned, not appended to.
   std::vector<Tensor> cells(5);
-  (void)layer.forward(context, packed_of(config, batch, Dtype::f32),
+  (void)host::forward(context, layer, packed_of(config, batch, Dtype::f32),
                       {.state = state, .cells = &cells});
   REQUIRE(cells.size() == 2);
   CHECK(same_bits(cells[0], with.cells[0]));

@@ -50,8 +50,8 @@ TEST_CASE("B01: total_length beyond every length, whole and in two halves") {
   Context context;
   const Tensor x = x_of(8, 4, 3);
   const PackedOutput whole =
-      lstm.layer.forward(context, pack_padded_sequence(context, x, {6, 4, 2, 1}));
-  const Tensor y = pad_packed_sequence(context, whole.output, {.total_length = 8});
+      host::forward(context, lstm.layer, host::pack_padded_sequence(context, x, {6, 4, 2, 1}));
+  const Tensor y = host::pad_packed_sequence(context, whole.output, {.total_length = 8});
   REQUIRE(y.shape() == Shape{8, 4, 4});
   check_sums(y, {-1.3067667337, -0.6394163273, -0.3087096809, -0.0689868759});
   check_sums(whole.state.h, {-0.2621595995, -0.2763604255, -0.1761406045, -0.0689868759});
@@ -63,15 +63,16 @@ TEST_CASE("B01: total_length beyond every length, whole and in two halves") {
     const Batch half{batch[static_cast<std::size_t>(first)],
                      batch[static_cast<std::size_t>(first + 1)]};
     const Run shard = run(context, lstm.layer, lstm.config, half);
-    const Tensor part = pad_packed_sequence(context, shard.output, {.total_length = 8});
+    const Tensor part = host::pad_packed_sequence(context, shard.output, {.total_length = 8});
     for (std::int64_t n = 0; n < 2; ++n)
       CHECK(ref::column(doubles_of(part), 2, 4, n, 8) ==
             ref::column(doubles_of(y), 4, 4, first + n, 8));
   }
   for (const std::int64_t n : {5, 0})
-    check_refused("total_length",
-                  [&] { (void)pad_packed_sequence(context, whole.output, {.total_length = n}); },
-                  {"total_length", std::to_string(n), "6"});
+    check_refused(
+        "total_length",
+        [&] { (void)host::pad_packed_sequence(context, whole.output, {.total_length = n}); },
+        {"total_length", std::to_string(n), "6"});
 }
 
 TEST_CASE("B23: unsorted lengths: outputs and states in the caller's order") {
@@ -89,7 +90,7 @@ TEST_CASE("B23: unsorted lengths: outputs and states in the caller's order") {
 
   // 200 random orders, most of which are not their own inverse.
   std::mt19937 generator(23);
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < on_cpu_or_device(200, 15); ++round) {
     const auto N = static_cast<std::int64_t>(1 + generator() % 9);
     const Counts lengths = random_lengths(generator, N, 0, 5);
     CAPTURE(lengths);
@@ -124,7 +125,7 @@ TEST_CASE("B26: zero-length sequences keep their state and take no part") {
     CHECK((bits_of(result, 2) == bits_of(without, 1)));
 
     const Tensor x = padded_of(config, batch, dtype, 5, false, NAN);
-    const DenseOutput padded = layer.forward_padded(context, x, lengths, {.state = initial});
+    const DenseOutput padded = host::forward_padded(context, layer, x, lengths, {.state = initial});
     check_dense(config, parameters, batch, padded);
   }
 }
@@ -140,8 +141,8 @@ TEST_CASE("B32: rows past the end hold the padding value, whatever memory held b
     for (const double value : {0.0, -7.5}) {
       Context context;
       const Run result = run(context, layer, config, batch);
-      const Tensor y =
-          pad_packed_sequence(context, result.output, {.padding_value = value, .total_length = T});
+      const Tensor y = host::pad_packed_sequence(context, result.output,
+                                                 {.padding_value = value, .total_length = T});
       REQUIRE(y.shape() == Shape{T, 2, F});
       const Doubles values = doubles_of(y);
       for (std::int64_t t = 1; t < T; ++t)
@@ -149,12 +150,13 @@ TEST_CASE("B32: rows past the end hold the padding value, whatever memory held b
           for (std::int64_t j = 0; j < F; ++j)
             REQUIRE(values[static_cast<std::size_t>((t * 2 + n) * F + j)] == value);
       // Freed memory of the same sizes, full of NaN, and once more.
-      for (int i = 0; i < 4; ++i) {
-        Tensor junk = Tensor::empty(y.shape(), dtype);
-        std::memset(junk.span().raw(), 0xFF, junk.view().bytes());
-      }
-      CHECK(same_bits(y, pad_packed_sequence(context, run(context, layer, config, batch).output,
-                                             {.padding_value = value, .total_length = T})));
+      Tensor junk = Tensor::empty(y.shape(), dtype);
+      std::memset(junk.span().raw(), 0xFF, junk.view().bytes());
+      for (int i = 0; i < 4; ++i) (void)context.to_device(junk);
+      junk = {};
+      CHECK(
+          same_bits(y, host::pad_packed_sequence(context, run(context, layer, config, batch).output,
+                                                 {.padding_value = value, .total_length = T})));
     }
 }
 
@@ -162,18 +164,20 @@ TEST_CASE("B33: sixteen unsorted lengths, packed and padded") {
   const Kind kind = GENERATE(from_range(kKinds));
   const Dtype dtype = GENERATE(Dtype::f32, Dtype::f64);
   const bool batch_first = GENERATE(false, true);
-  const Counts lengths{12, 32, 4, 52, 8, 64, 20, 36, 48, 40, 24, 60, 44, 16, 28, 56};
-  const ref::Config config = config_of(kind, 16, 32, 1, true);
+  Counts lengths{12, 32, 4, 52, 8, 64, 20, 36, 48, 40, 24, 60, 44, 16, 28, 56};
+  if (on_device())
+    for (std::int64_t& length : lengths) length /= 4;
+  const ref::Config config = config_of(kind, 16, on_cpu_or_device(32, 9), 1, true);
   const std::vector<ref::Parameter> parameters = random_parameters(config);
   const Recurrent layer =
       make_layer(config, parameters, {.dtype = dtype, .batch_first = batch_first});
   const Batch batch = random_batch(config, lengths);
-  Context context(Device::cpu(), {.threads = 2});
+  Context context(Device::best(), {.threads = 2});
   check_run(config, parameters, batch, run(context, layer, config, batch));
   const Tensor x = padded_of(config, batch, dtype, 64, batch_first, NAN);
   const State state = state_of(config, batch, dtype);
   check_dense(config, parameters, batch,
-              layer.forward_padded(context, x, lengths, {.state = state}), batch_first);
+              host::forward_padded(context, layer, x, lengths, {.state = state}), batch_first);
 }
 
 TEST_CASE("B34: final states are the outputs at each sequence's own end") {
@@ -200,8 +204,8 @@ TEST_CASE("B34: final states are the outputs at each sequence's own end") {
 TEST_CASE("B09, B35: one step, one sequence, equal lengths") {
   Context context;
   const Filled gru(config_of(Kind::gru, 1, 1, 2, true));
-  const PackedOutput one =
-      gru.layer.forward(context, pack_padded_sequence(context, x_of(1, 3, 1), {1, 1, 1}));
+  const PackedOutput one = host::forward(
+      context, gru.layer, host::pack_padded_sequence(context, x_of(1, 3, 1), {1, 1, 1}));
   const Doubles expected{-0.1792668538, 0.1100155143,  -0.1794922415,
                          0.1104213999,  -0.1794281676, 0.1104988208};
   const Doubles got = doubles_of(one.output.data());
@@ -213,14 +217,16 @@ TEST_CASE("B09, B35: one step, one sequence, equal lengths") {
     const ref::Config config = config_of(kind, 2, 5, 2, true);
     const std::vector<ref::Parameter> parameters = random_parameters(config);
     const Recurrent layer = make_layer(config, parameters);
-    for (const Counts& lengths : {Counts{6, 6, 6}, Counts{1}, Counts{7}, Counts{89, 89, 1, 1}}) {
+    const std::int64_t many = on_cpu_or_device(89, 29);
+    for (const Counts& lengths :
+         {Counts{6, 6, 6}, Counts{1}, Counts{7}, Counts{many, many, 1, 1}}) {
       const Batch batch = random_batch(config, lengths, 1, false);
       const Run packed = run(context, layer, config, batch);
       check_run(config, parameters, batch, packed);
       if (lengths.front() != lengths.back()) continue;
       const Tensor x = padded_of(config, batch, Dtype::f32, lengths[0], false, 0.0);
-      const DenseOutput dense = layer.forward(context, x);
-      CHECK(same_bits(dense.output, pad_packed_sequence(context, packed.output)));
+      const DenseOutput dense = host::forward(context, layer, x);
+      CHECK(same_bits(dense.output, host::pad_packed_sequence(context, packed.output)));
       CHECK(same_bits(dense.state, packed.state));
     }
   }
@@ -228,21 +234,21 @@ TEST_CASE("B09, B35: one step, one sequence, equal lengths") {
 
 TEST_CASE("B36: one very long sequence among many short ones", "[slow]") {
   const Kind kind = GENERATE(Kind::lstm, Kind::gru, Kind::rnn_tanh);
-  Counts lengths(256, 1);
-  lengths[77] = kSanitized ? 400 : 4000;
-  Context context(Device::cpu(), {.threads = 2});
+  Counts lengths(on_cpu_or_device(256U, 100U), 1);
+  lengths[77] = on_device() ? 60 : kSanitized ? 400 : 4000;
+  Context context(Device::best(), {.threads = 2});
   {  // values, at a width that the reference can afford
-    const ref::Config config = config_of(kind, 8, 32);
+    const ref::Config config = config_of(kind, 8, on_cpu_or_device(32, 16));
     const std::vector<ref::Parameter> parameters = random_parameters(config);
     const Recurrent layer = make_layer(config, parameters);
     const Batch batch = random_batch(config, lengths);
     check_run(config, parameters, batch, run(context, layer, config, batch));
   }
-  const ref::Config config = config_of(kind, 8, 256);
+  const ref::Config config = config_of(kind, 8, on_cpu_or_device(256, 40));
   const Recurrent layer = make_layer(config, random_parameters(config));
   const Batch batch = random_batch(config, lengths);
   const Run result = run(context, layer, config, batch);
-  for (const std::size_t n : {std::size_t{0}, std::size_t{77}, std::size_t{255}})
+  for (const std::size_t n : {std::size_t{0}, std::size_t{77}, lengths.size() - 1})
     CHECK((bits_of(run(context, layer, config, {batch[n]}), 0) ==
            bits_of(result, static_cast<std::int64_t>(n))));
 }
@@ -257,10 +263,10 @@ TEST_CASE("B37: the reverse direction never starts in the padding") {
   check_run(config, filled.parameters, batch, expected);
   for (const std::int64_t T : {6, 7, 50}) {
     const Tensor x = padded_of(config, batch, Dtype::f64, T, false, 0.0);
-    const DenseOutput got = filled.layer.forward_padded(context, x, Lengths{6, 3, 1});
+    const DenseOutput got = host::forward_padded(context, filled.layer, x, Lengths{6, 3, 1});
     check_dense(config, filled.parameters, batch, got);
-    CHECK(
-        same_bits(got.output, pad_packed_sequence(context, expected.output, {.total_length = T})));
+    CHECK(same_bits(got.output,
+                    host::pad_packed_sequence(context, expected.output, {.total_length = T})));
     CHECK(same_bits(got.state, expected.state));
   }
 }
@@ -277,8 +283,8 @@ TEST_CASE("B37: the size of the error that padding taken for data would make") {
   Context context;
   const Run right = run(context, filled.layer, config, batch_from(config, x, {6, 3, 1}));
   const Run wrong = run(context, filled.layer, config, batch_from(config, x, {6, 6, 6}));
-  const Tensor a = pad_packed_sequence(context, right.output);
-  const Tensor b = pad_packed_sequence(context, wrong.output);
+  const Tensor a = host::pad_packed_sequence(context, right.output);
+  const Tensor b = host::pad_packed_sequence(context, wrong.output);
   const Counts lengths{6, 3, 1};
   const Doubles error{0.0, 0.085, 0.094};
   for (std::int64_t n = 0; n < 3; ++n) {
@@ -339,7 +345,7 @@ TEST_CASE("B40: reversed output is in time order, states layer by layer") {
   const Filled lstm(config_of(Kind::lstm, 1, 1, 1, true));
   Context context;
   const Tensor x = x_of(4, 2, 1);
-  const DenseOutput result = lstm.layer.forward_padded(context, x, Lengths{4, 1});
+  const DenseOutput result = host::forward_padded(context, lstm.layer, x, Lengths{4, 1});
   const Doubles first{-0.1159218985, 0.2020003527, -0.1535527885, 0.1698769729,
                       -0.1704019104, 0.1457446888, -0.1833144842, 0.1047387161};
   const Doubles second{-0.1123667953, 0.1082189552};
@@ -371,12 +377,13 @@ TEST_CASE("B42: NaN or infinity in the padding") {
   const Filled filled(config);
   const Batch batch = batch_from(config, ref::xin(6, 3, 3), {6, 3, 1});
   Context context;
-  const DenseOutput clean = filled.layer.forward_padded(
-      context, padded_of(config, batch, Dtype::f64, 6, false, 0.0), Lengths{6, 3, 1});
+  const DenseOutput clean = host::forward_padded(
+      context, filled.layer, padded_of(config, batch, Dtype::f64, 6, false, 0.0), Lengths{6, 3, 1});
   check_dense(config, filled.parameters, batch, clean);
   for (const double bad : {double(NAN), double(INFINITY), -double(INFINITY)}) {
-    const DenseOutput got = filled.layer.forward_padded(
-        context, padded_of(config, batch, Dtype::f64, 6, false, bad), Lengths{6, 3, 1});
+    const DenseOutput got =
+        host::forward_padded(context, filled.layer,
+                             padded_of(config, batch, Dtype::f64, 6, false, bad), Lengths{6, 3, 1});
     CHECK(same_bits(got.output, clean.output));
     CHECK(same_bits(got.state, clean.state));
   }
@@ -387,7 +394,7 @@ TEST_CASE("B43: neighbours do not leak, and do not even round") {
   const bool bidirectional = GENERATE(false, true);
   const ref::Config config = config_of(kind, 7, 20, 2, bidirectional);
   const Recurrent layer = make_layer(config, random_parameters(config));
-  Context context(Device::cpu(), {.threads = 2});
+  Context context(Device::best(), {.threads = 2});
   for (const Counts& lengths :
        {Counts{9, 9, 4, 1}, Counts{9, 1, 9, 4}, Counts{4, 9, 1, 9}, Counts{1, 4, 9, 9}}) {
     Batch batch = random_batch(config, lengths, 1);
@@ -400,7 +407,7 @@ TEST_CASE("B43: neighbours do not leak, and do not even round") {
     CHECK((bits_of(run(context, layer, config, other), 0) == expected));
     // Alone, among 3, among 64: other systems only round differently here; we do not.
     CHECK((bits_of(run(context, layer, config, {batch[0]}), 0) == expected));
-    for (const std::size_t N : {3U, 64U}) {
+    for (const std::size_t N : {3U, on_cpu_or_device(64U, 20U)}) {
       Batch crowd = random_batch(config, Counts(N, 9), 3);
       crowd[N / 2] = batch[0];
       CHECK((bits_of(run(context, layer, config, crowd), static_cast<std::int64_t>(N / 2)) ==

@@ -15,10 +15,10 @@ namespace {
 void check_width(Kind kind, std::int64_t H, Dtype dtype) {
   const ref::Config config = config_of(kind, 3, H);
   CAPTURE(describe(config));
-  const std::vector<ref::Parameter> parameters = random_parameters(config);
+  const std::vector<ref::Parameter> parameters = random_parameters(config, 1, dtype);
   const Recurrent layer = make_layer(config, parameters, {.dtype = dtype});
-  const Batch batch = random_batch(config, {3, 1});
-  Context context(Device::cpu(), {.threads = 2});
+  const Batch batch = random_batch(config, {3, 1}, 1, true, dtype);
+  Context context(Device::best(), {.threads = 2});
   check_run(config, parameters, batch, run(context, layer, config, batch));
 }
 
@@ -44,21 +44,28 @@ void check_samples(const ref::Config& config, std::span<const ref::Parameter> pa
         worst = std::isnan(error) ? INFINITY : std::max(worst, error);
       }
   }
-  const ref::Precision precision = dtype == Dtype::f64 ? ref::kF64 : ref::kF32;
-  CHECK(worst <=
-        ref::tolerance(precision, ref::work(config, run.output.layout().steps(), magnitude)));
+  CHECK(worst <= ref::tolerance(precision_of(dtype),
+                                ref::work(config, run.output.layout().steps(), magnitude)));
 }
 
 }  // namespace
 
 TEST_CASE("B51: hidden units past every block size") {
   const Kind kind = GENERATE(from_range(kKinds));
-  for (const std::int64_t H : {1, 2, 31, 32, 33, 127, 128, 129, 255, 257})
+  for (const std::int64_t H : on_cpu_or_device<Counts>({1, 2, 31, 32, 33, 127, 128, 129, 255, 257},
+                                                       {1, 2, 31, 32, 33, 129, 257}))
     check_width(kind, H, Dtype::f32);
   for (const std::int64_t H : {1, 15, 16, 17, 129}) check_width(kind, H, Dtype::f64);
+  for (const Dtype dtype : layer_dtypes().subspan(2))
+    for (const std::int64_t H : {1, 15, 16, 33, 129}) check_width(kind, H, dtype);
 }
 
 TEST_CASE("B51, B68: wide layers", "[slow]") {
+  if (on_device()) {  // a simulated GPU takes one multiplication at a time
+    check_width(Kind::lstm, 512, Dtype::f32);
+    check_width(Kind::gru, 600, Dtype::bf16);
+    return;
+  }
   // The reference takes one multiplication at a time, so few combinations.
   for (const std::int64_t H : {512, 1000, 1024, 1025}) check_width(Kind::lstm, H, Dtype::f32);
   check_width(Kind::lstm_proj, 1025, Dtype::f32);
@@ -73,25 +80,28 @@ TEST_CASE("B64: more than 65,535 steps", "[slow]") {
   const Kind kind = GENERATE(Kind::lstm, Kind::gru, Kind::rnn_tanh);
   const ref::Config config = config_of(kind, 4, 24, 3);
   const Recurrent layer = make_layer(config, random_parameters(config));
-  Context context(Device::cpu(), {.threads = 2});
-  std::vector<std::int64_t> sizes{65536, 70000};
-  if (kSanitized) sizes.pop_back();
+  Context context(Device::best(), {.threads = 2});
+  // The simulated GPU would take minutes; what could overflow there is in kernels.* (64-bit
+  // counts).
+  const std::int64_t cut = on_cpu_or_device(40000, 300);
+  Counts sizes = on_cpu_or_device<Counts>({65536, 70000}, {500});
+  if (kSanitized && !on_device()) sizes.pop_back();
   for (const std::int64_t T : sizes) {
     const Batch batch = random_batch(config, {T, T - 3});
     const Run whole = run(context, layer, config, batch);
     // In two halves, the state carried over: equal to the last bit.
     Batch first, second;
     for (const ref::Sequence& sequence : batch) {
-      first.push_back(steps_of(config, sequence, 0, 40000));
-      second.push_back(steps_of(config, sequence, 40000, T));
+      first.push_back(steps_of(config, sequence, 0, cut));
+      second.push_back(steps_of(config, sequence, cut, T));
     }
     const Run a = run(context, layer, config, first);
     const PackedOutput b =
-        layer.forward(context, packed_of(config, second, Dtype::f32), {.state = a.state});
+        host::forward(context, layer, packed_of(config, second, Dtype::f32), {.state = a.state});
     CHECK(same_bits(b.state, whole.state));
     for (std::int64_t n = 0; n < 2; ++n) {
       const std::int64_t row = whole.output.layout().row(n, T - 4);
-      const std::int64_t same = b.output.layout().row(n, T - 4 - 40000);
+      const std::int64_t same = b.output.layout().row(n, T - 4 - cut);
       CHECK(
           same_bits(whole.output.data().rows(row, row + 1), b.output.data().rows(same, same + 1)));
     }
@@ -103,8 +113,10 @@ TEST_CASE("B64: more than 65,535 sequences", "[slow]") {
   const ref::Config config = config_of(kind, 4, 24, 3);
   const std::vector<ref::Parameter> parameters = random_parameters(config);
   const Recurrent layer = make_layer(config, parameters);
-  Context context(Device::cpu(), {.threads = 2});
-  for (const std::int64_t N : kSanitized ? Counts{65537} : Counts{65536, 70000}) {
+  Context context(Device::best(), {.threads = 2});
+  for (const std::int64_t N : on_device()  ? Counts{700}
+                              : kSanitized ? Counts{65537}
+                                           : Counts{65536, 70000}) {
     const Counts lengths(static_cast<std::size_t>(N), 1);
     const Batch batch = random_batch(config, lengths);
     const Run whole = run(context, layer, config, batch);
@@ -122,9 +134,9 @@ TEST_CASE("B70: large batches at odd sizes", "[slow]") {
   const ref::Config config = config_of(kind, 32, 32);
   const std::vector<ref::Parameter> parameters = random_parameters(config);
   const Recurrent layer = make_layer(config, parameters);
-  Context context(Device::cpu(), {.threads = 2});
+  Context context(Device::best(), {.threads = 2});
   std::mt19937 generator(70);
-  for (const std::int64_t N : {6463, 6464, 6465, 10240}) {
+  for (const std::int64_t N : on_cpu_or_device<Counts>({6463, 6464, 6465, 10240}, {131})) {
     const Batch batch = random_batch(config, random_lengths(generator, N, 1, 5));
     check_samples(config, parameters, batch, run(context, layer, config, batch), 60);
   }
@@ -137,24 +149,24 @@ TEST_CASE("B71: back-to-back calls with one lengths buffer and one workspace") {
   const Recurrent layer = make_layer(config, random_parameters(config));
   const Batch full = random_batch(config, Counts(8, 5));
   const Tensor x = padded_of(config, full, Dtype::f32, 5, false, 0.0);
-  Context context(Device::cpu(), {.threads = 2});
+  Context context(Device::best(), {.threads = 2});
   std::mt19937 generator(71);
   std::vector<std::int64_t> buffer{4, 5, 4, 1, 1, 1, 1, 1};  // the caller's, overwritten each time
   std::vector<Counts> used;
   std::vector<Tensor> outputs;
-  const int calls = kSanitized ? 60 : 500;
+  const int calls = on_device() ? 20 : kSanitized ? 60 : 500;
   for (int i = 0; i < calls; ++i) {
     used.push_back(buffer);
     const Lengths lengths{std::span<const std::int64_t>(buffer)};
     const Counts next = random_lengths(generator, 8, 0, 5);
     std::ranges::copy(next, buffer.begin());  // before the lengths are used
-    outputs.push_back(layer.forward_padded(context, x, lengths).output);
+    outputs.push_back(host::forward_padded(context, layer, x, lengths).output);
   }
   int wrong = 0;
   for (int i = 0; i < calls; ++i) {
-    Context fresh(Device::cpu(), {.threads = 1});
+    Context fresh(Device::best(), {.threads = 1});
     const auto k = static_cast<std::size_t>(i);
-    wrong += !same_bits(outputs[k], layer.forward_padded(fresh, x, used[k]).output);
+    wrong += !same_bits(outputs[k], host::forward_padded(fresh, layer, x, used[k]).output);
   }
   CHECK(wrong == 0);
 }

@@ -27,8 +27,8 @@ Doubles scalar_run(Kind kind, double weight, const Doubles& x, double* c_n = nul
   const Recurrent layer =
       make_layer(config, constant_parameters(config, weight), {.dtype = Dtype::f64});
   Context context;
-  const DenseOutput result =
-      layer.forward(context, tensor_of(x, {static_cast<std::int64_t>(x.size()), 1, 1}, Dtype::f64));
+  const DenseOutput result = host::forward(
+      context, layer, tensor_of(x, {static_cast<std::int64_t>(x.size()), 1, 1}, Dtype::f64));
   if (c_n != nullptr) *c_n = result.state.c.values<double>()[0];
   return doubles_of(result.output);
 }
@@ -75,11 +75,11 @@ TEST_CASE("B04: states are cut along the batch, also where the wrong cut would f
   const PackedSequence x = packed_of(config, batch, Dtype::f32);
   const State state = state_of(config, batch, Dtype::f32);
   const PackedOutput as_given =
-      layer.forward(context, x, {.state = state, .state_batch_first = true});
+      host::forward(context, layer, x, {.state = state, .state_batch_first = true});
   CHECK_FALSE(same_bits(as_given.output.data(), whole.output.data()));
   const State in_front = state_of(config, batch, Dtype::f32, true);
   const PackedOutput transposed =
-      layer.forward(context, x, {.state = in_front, .state_batch_first = true});
+      host::forward(context, layer, x, {.state = in_front, .state_batch_first = true});
   CHECK(same_bits(transposed.output.data(), whole.output.data()));
 }
 
@@ -128,22 +128,22 @@ TEST_CASE("B46: memory that is not aligned to vectors") {
   Context context;
   const Tensor x = padded_of(config, batch, dtype, 6, false, 0.0);
   const State state = state_of(config, batch, dtype);
-  const DenseOutput expected = layer.forward(context, x, {.state = state});
-  // Copies that begin one element past an aligned address.
+  const DenseOutput expected = host::forward(context, layer, x, {.state = state});
+  // Copies on the device that begin one element past an aligned address.
   std::vector<Tensor> storage;
   const auto shifted = [&](const TensorView& view) {
     if (!view.defined()) return TensorView();
-    storage.push_back(Tensor::empty({view.elements() + 1}, dtype));
-    auto* start = static_cast<std::byte*>(storage.back().span().raw()) + size_of(dtype);
-    std::memcpy(start, view.raw(), view.bytes());
-    return TensorView(start, view.shape(), dtype);
+    storage.push_back(context.empty({view.elements() + 1}, dtype));
+    const TensorSpan inside = storage.back().span().rows(1, view.elements() + 1);
+    context.copy(view.reshape({view.elements()}), inside);
+    return TensorView(inside).reshape(view.shape());
   };
   const StateView moved(shifted(state.h.view()), shifted(state.c.view()));
-  const DenseOutput got = layer.forward(context, shifted(x), {.state = moved});
+  const DenseOutput got = to_host(context, layer.forward(context, shifted(x), {.state = moved}));
   CHECK(same_bits(got.output, expected.output));
   CHECK(same_bits(got.state, expected.state));
-  const DenseOutput padded =
-      layer.forward_padded(context, shifted(x), Lengths{6, 6, 6}, {.state = moved});
+  const DenseOutput padded = to_host(
+      context, layer.forward_padded(context, shifted(x), Lengths{6, 6, 6}, {.state = moved}));
   CHECK(same_bits(padded.output, expected.output));
 }
 
@@ -163,7 +163,7 @@ TEST_CASE("B61: a call leaves names, shapes, addresses and values of parameters 
   const std::string before = snapshot();
   const std::vector<std::byte> bits = parameter_bits(layer);
   const std::uint64_t version = layer.parameters().version();
-  Context context(Device::cpu(), {.threads = 2});
+  Context context(Device::best(), {.threads = 2});
   const Batch batch = random_batch(config, {4, 2, 3});
   (void)run(context, layer, config, batch);
   (void)run(context, layer, config, batch, {.training = true});
@@ -211,8 +211,8 @@ TEST_CASE("B63: projection: shapes and published sums") {
   CHECK(layer.parameters().value("weight_hr_l0").shape() == Shape{4, 6});
   CHECK(layer.parameters().value("weight_ih_l1").shape() == Shape{24, 8});
   Context context;
-  const DenseOutput result = layer.forward_padded(
-      context, tensor_of(ref::xin(4, 3, 5), {4, 3, 5}, Dtype::f64), Lengths{4, 2, 1});
+  const DenseOutput result = host::forward_padded(
+      context, layer, tensor_of(ref::xin(4, 3, 5), {4, 3, 5}, Dtype::f64), Lengths{4, 2, 1});
   REQUIRE(result.output.shape() == Shape{4, 3, 8});
   REQUIRE(result.state.h.shape() == Shape{4, 3, 4});
   REQUIRE(result.state.c.shape() == Shape{4, 3, 6});
@@ -254,7 +254,7 @@ TEST_CASE("B77: a GRU resets after the recurrent product, or before when told") 
       }
     const Recurrent layer = make_layer(config, parameters, {.dtype = Dtype::f64});
     return doubles_of(
-        layer.forward(context, tensor_of(ref::xin(5, 2, 3), {5, 2, 3}, Dtype::f64)).output);
+        host::forward(context, layer, tensor_of(ref::xin(5, 2, 3), {5, 2, 3}, Dtype::f64)).output);
   };
   const Doubles after = output(Kind::gru, false), before = output(Kind::gru_reset_before, false);
   CHECK(std::abs(difference(after, before) - 0.146) < 0.0006);

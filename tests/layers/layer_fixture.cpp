@@ -15,6 +15,13 @@ double uniform(std::mt19937& generator, double low, double high) {
   return static_cast<double>(static_cast<float>(low + (high - low) * unit));
 }
 
+// The nearest numbers that `dtype` holds.
+void round_to(Dtype dtype, Doubles& values) {
+  if (dtype == Dtype::f32 || dtype == Dtype::f64 || values.empty()) return;  // exact already
+  values = doubles_of(
+      convert(TensorView(values.data(), {static_cast<std::int64_t>(values.size())}), dtype));
+}
+
 std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 std::int64_t state_rows(const ref::Config& config) {
@@ -57,13 +64,36 @@ struct Worst {
 
 void report(const Worst& worst, const ref::Config& config, Dtype dtype, std::int64_t steps,
             double magnitude) {
-  const ref::Precision precision = dtype == Dtype::f64 ? ref::kF64 : ref::kF32;
-  const double allowed = ref::tolerance(precision, ref::work(config, steps, magnitude));
+  const double allowed = ref::tolerance(precision_of(dtype), ref::work(config, steps, magnitude));
   CAPTURE(describe(config), packrnn::name_of(dtype), worst.where, worst.got, worst.expected);
   CHECK(worst.difference <= allowed);
 }
 
 }  // namespace
+
+std::vector<int> teams(std::initializer_list<int> sizes) {
+  return std::vector<int>(sizes.begin(), on_device() ? sizes.begin() + 1 : sizes.end());
+}
+
+std::span<const Dtype> layer_dtypes() {
+  static constexpr std::array kAll{Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f16};
+  return std::span(kAll).first(on_device() ? 4 : 2);
+}
+
+ref::Precision precision_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::f64:
+      return ref::kF64;
+    case Dtype::f16:
+      return ref::kF16;
+    case Dtype::bf16:
+      return ref::kBf16;
+    default:
+      return ref::kF32;
+  }
+}
+
+Dtype cell_dtype(Dtype dtype) { return dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32; }
 
 std::string name_of(Kind kind) {
   static const std::array<std::string, 6> names{"lstm",     "lstm_proj", "gru", "gru_reset_before",
@@ -161,12 +191,15 @@ void set_parameters(Recurrent& layer, std::span<const ref::Parameter> parameters
         TensorView(parameter.value.data(), Shape(std::span<const std::int64_t>(parameter.shape))));
 }
 
-std::vector<ref::Parameter> random_parameters(const ref::Config& config, unsigned seed) {
+std::vector<ref::Parameter> random_parameters(const ref::Config& config, unsigned seed,
+                                              Dtype dtype) {
   std::mt19937 generator(seed);
   const double bound = 1.0 / std::sqrt(static_cast<double>(config.hidden_size));
   std::vector<ref::Parameter> list = ref::parameters(config);
-  for (ref::Parameter& parameter : list)
+  for (ref::Parameter& parameter : list) {
     for (double& value : parameter.value) value = uniform(generator, -bound, bound);
+    round_to(dtype, parameter.value);
+  }
   return list;
 }
 
@@ -176,7 +209,8 @@ std::vector<ref::Parameter> constant_parameters(const ref::Config& config, doubl
   return list;
 }
 
-Batch random_batch(const ref::Config& config, const Counts& lengths, unsigned seed, bool states) {
+Batch random_batch(const ref::Config& config, const Counts& lengths, unsigned seed, bool states,
+                   Dtype dtype) {
   Batch batch;
   for (std::size_t n = 0; n < lengths.size(); ++n) {
     std::mt19937 generator(seed * 100003U + static_cast<unsigned>(n));
@@ -192,6 +226,9 @@ Batch random_batch(const ref::Config& config, const Counts& lengths, unsigned se
         sequence.c0 = draw(state_rows(config) * config.hidden_size);
     }
     sequence.x = draw(lengths[n] * config.input_size);
+    round_to(dtype, sequence.h0);
+    round_to(cell_dtype(dtype), sequence.c0);
+    round_to(dtype, sequence.x);
     batch.push_back(std::move(sequence));
   }
   return batch;
@@ -286,7 +323,7 @@ Tensor padded_of(const ref::Config& config, const Batch& batch, Dtype dtype, std
 }
 
 State state_of(const ref::Config& config, const Batch& batch, Dtype dtype, bool batch_first) {
-  const auto gather = [&](Doubles ref::Sequence::*member, std::int64_t width) {
+  const auto gather = [&](Doubles ref::Sequence::*member, std::int64_t width, Dtype type) {
     if (batch.empty() || (batch.front().*member).empty()) return Tensor();
     const auto N = static_cast<std::int64_t>(batch.size());
     const std::int64_t slabs = state_rows(config);
@@ -295,11 +332,12 @@ State state_of(const ref::Config& config, const Batch& batch, Dtype dtype, bool 
       for (std::int64_t slab = 0; slab < slabs; ++slab)
         std::copy_n((batch[index(n)].*member).begin() + slab * width, width,
                     values.begin() + (batch_first ? n * slabs + slab : slab * N + n) * width);
-    return tensor_of(values, batch_first ? Shape{N, slabs, width} : Shape{slabs, N, width}, dtype);
+    return tensor_of(values, batch_first ? Shape{N, slabs, width} : Shape{slabs, N, width}, type);
   };
   State state;
-  state.h = gather(&ref::Sequence::h0, config.state_size());
-  if (config.cell == ref::Cell::lstm) state.c = gather(&ref::Sequence::c0, config.hidden_size);
+  state.h = gather(&ref::Sequence::h0, config.state_size(), dtype);
+  if (config.cell == ref::Cell::lstm)
+    state.c = gather(&ref::Sequence::c0, config.hidden_size, cell_dtype(dtype));
   return state;
 }
 
@@ -311,7 +349,7 @@ Run run(Context& context, const Recurrent& layer, const ref::Config& config, con
   Run result;
   ForwardOptions forward{.state = state, .training = options.training};
   if (config.cell == ref::Cell::lstm) forward.cells = &result.cells;
-  PackedOutput output = layer.forward(context, input, forward);
+  PackedOutput output = host::forward(context, layer, input, forward);
   result.output = std::move(output.output);
   result.state = std::move(output.state);
   return result;

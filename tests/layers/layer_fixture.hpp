@@ -1,15 +1,18 @@
 // What the tests of the recurrent layers share: a layer of any cell, batches of sequences with
-// states, one call of the layer, and the two ways to judge it: against the double-precision
-// reference within a computed tolerance, and bit for bit against another call.
+// states, one call of the layer on any device, and the two ways to judge it: against the
+// double-precision reference within a computed tolerance, and bit for bit against another call.
+// Everything here is in host memory; run() and host_calls.hpp go to the device and back.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <numeric>
 #include <random>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "packrnn/layers/gru.hpp"
@@ -18,6 +21,7 @@
 #include "packrnn/layers/rnn.hpp"
 #include "packrnn/runtime/error.hpp"
 #include "tests/catch.hpp"
+#include "tests/layers/host_calls.hpp"
 #include "tests/reference/fill.hpp"
 #include "tests/reference/rnn.hpp"
 #include "tests/reference/tolerance.hpp"
@@ -27,6 +31,20 @@ namespace packrnn::tests {
 namespace ref = packrnn::reference;
 using Doubles = std::vector<double>;
 using Counts = std::vector<std::int64_t>;
+
+/// Team sizes worth trying: only the CPU engine has teams, so one of them on a GPU.
+std::vector<int> teams(std::initializer_list<int> sizes);
+/// The first of two values on the CPU, the second on a GPU.
+template <class T>
+T on_cpu_or_device(T cpu, T device) {
+  return on_device() ? std::move(device) : std::move(cpu);
+}
+/// The dtypes that layers compute in on Device::best().
+std::span<const Dtype> layer_dtypes();
+/// What an engine that computes in `dtype` rounds.
+ref::Precision precision_of(Dtype dtype);
+/// Of cell states: f32 for the 16-bit dtypes, else `dtype`.
+Dtype cell_dtype(Dtype dtype);
 
 /// The six recurrences that a layer can be.
 enum class Kind { lstm, lstm_proj, gru, gru_reset_before, rnn_tanh, rnn_relu };
@@ -52,16 +70,18 @@ Recurrent make_layer(const ref::Config& config, std::span<const ref::Parameter> 
                      const LayerOptions& options = {});
 void set_parameters(Recurrent& layer, std::span<const ref::Parameter> parameters);
 
-/// U(-1/sqrt(H), 1/sqrt(H)), exact in f32.
-std::vector<ref::Parameter> random_parameters(const ref::Config& config, unsigned seed = 1);
+/// U(-1/sqrt(H), 1/sqrt(H)), exact in f32 and in `dtype`.
+std::vector<ref::Parameter> random_parameters(const ref::Config& config, unsigned seed = 1,
+                                              Dtype dtype = Dtype::f32);
 std::vector<ref::Parameter> constant_parameters(const ref::Config& config, double value);
 
 /// Sequences in the caller's order, each with its own initial states.
 using Batch = std::vector<ref::Sequence>;
 
-/// Inputs and states U(-1, 1), exact in f32. Sequence n's numbers depend on (seed, n) only.
+/// Inputs and states U(-1, 1), exact in f32 and in `dtype`. Sequence n's numbers depend on
+/// (seed, n, dtype) only.
 Batch random_batch(const ref::Config& config, const Counts& lengths, unsigned seed = 1,
-                   bool states = true);
+                   bool states = true, Dtype dtype = Dtype::f32);
 /// The first lengths[n] steps of each column of x [T, N, I], T = x.size() / (N I). States are
 /// [L*D, N, .] or empty.
 Batch batch_from(const ref::Config& config, const Doubles& x, const Counts& lengths,
@@ -101,7 +121,7 @@ struct RunOptions {
   Counts sequence_ids = {};
 };
 
-/// One packed call of the layer, cell states included.
+/// One packed call of the layer, cell states included; brings the results to the host.
 Run run(Context& context, const Recurrent& layer, const ref::Config& config, const Batch& batch,
         const RunOptions& options = {});
 

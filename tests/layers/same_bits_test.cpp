@@ -1,12 +1,15 @@
 // Contracts C1, C2 and C4: what a sequence gets depends, to the last bit, on that sequence alone.
-// Not on its companions, its place, padding, threads, earlier calls, or how a stream is cut.
+// Not on its companions, its place, padding, threads, earlier calls, or how a stream is cut; and,
+// in f32 (exact) and f64, not on the device either.
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 #include <random>
+#include <string>
 
+#include "packrnn/kernels/cpu_target.hpp"
 #include "tests/layers/layer_fixture.hpp"
 
 using namespace packrnn;
@@ -18,13 +21,16 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // Row counts that meet every remainder of a register tile, a full group of rows and one more, and
 // enough rows to be split over threads.
-const Counts kWide = lengths_with_batch_sizes({170, 130, 64, 49, 48, 7, 6, 5, 4, 3, 2, 1});
+Counts wide() {
+  return lengths_with_batch_sizes(
+      on_cpu_or_device<Counts>({170, 130, 64, 49, 48, 7, 6, 5, 4, 3, 2, 1}, {19, 9, 8, 2, 1}));
+}
 
 // Two sequences that outlive the rest by many chunks of steps.
 Counts tall() {
-  Counts sizes{40, 12, 11};
-  sizes.resize(120, 2);
-  sizes.resize(140, 1);
+  Counts sizes{on_cpu_or_device(40, 20), 12, 11};
+  sizes.resize(on_cpu_or_device(120U, 30U), 2);
+  sizes.resize(on_cpu_or_device(140U, 40U), 1);
   return lengths_with_batch_sizes(sizes);
 }
 
@@ -39,7 +45,7 @@ Counts shuffled(std::int64_t count, unsigned seed) {
 // Each sequence by itself, on one thread: what every other run is compared with.
 std::vector<SequenceBits> alone(const Recurrent& layer, const ref::Config& config,
                                 const Batch& batch) {
-  Context context(Device::cpu(), {.threads = 1});
+  Context context(Device::best(), {.threads = 1});
   std::vector<SequenceBits> list;
   for (const ref::Sequence& sequence : batch)
     list.push_back(bits_of(run(context, layer, config, Batch{sequence}), 0));
@@ -52,10 +58,15 @@ void check_in_company(const ref::Config& config, Dtype dtype, const Counts& leng
   const auto N = static_cast<std::int64_t>(lengths.size());
   const Batch batch = pick(random_batch(config, lengths), shuffled(N, 3));
   const std::vector<SequenceBits> expected = alone(layer, config, batch);
+  {  // equal bits mean nothing if they are those of NaN
+    Context context;
+    const Doubles y = doubles_of(run(context, layer, config, batch).output.data());
+    CHECK(std::ranges::all_of(y, [](double v) { return std::isfinite(v); }));
+  }
 
-  for (const int threads : {1, 2, 4, 5}) {
+  for (const int threads : teams({1, 2, 4, 5})) {
     CAPTURE(threads);
-    Context context(Device::cpu(), {.threads = threads});
+    Context context(Device::best(), {.threads = threads});
     CHECK(first_difference(all_bits(run(context, layer, config, batch)), expected) == -1);
     // Again in the same context (C2), and in another order.
     CHECK(first_difference(all_bits(run(context, layer, config, batch)), expected) == -1);
@@ -72,12 +83,14 @@ void check_in_company(const ref::Config& config, Dtype dtype, const Counts& leng
 
 TEST_CASE("C1 a sequence has the same bits alone and in any company") {
   const Kind kind = GENERATE(from_range(kKinds));
-  const Dtype dtype = GENERATE(Dtype::f32, Dtype::f64);
+  const Dtype dtype = GENERATE(from_range(layer_dtypes()));
   const bool bidirectional = GENERATE(false, true);
   // Around one, two and four vectors of every width; panels of four vectors of an RNN.
-  const Counts widths = kSanitized ? Counts{1, 9, 33} : Counts{1, 4, 8, 9, 16, 17, 31, 33, 65};
+  const Counts widths = on_device()  ? Counts{9, 33}
+                        : kSanitized ? Counts{1, 9, 33}
+                                     : Counts{1, 4, 8, 9, 16, 17, 31, 33, 65};
   for (const std::int64_t H : widths)
-    check_in_company(config_of(kind, 7, H, 1, bidirectional), dtype, kWide);
+    check_in_company(config_of(kind, 7, H, 1, bidirectional), dtype, wide());
 }
 
 TEST_CASE("C1 the same bits for stacked layers and long sequences") {
@@ -88,9 +101,12 @@ TEST_CASE("C1 the same bits for stacked layers and long sequences") {
 
 TEST_CASE("C1 the same bits where sums are long enough to be blocked", "[slow]") {
   const Kind kind = GENERATE(from_range(kKinds));
-  const Dtype dtype = GENERATE(Dtype::f32, Dtype::f64);
-  check_in_company(config_of(kind, 301, 257), dtype,
-                   lengths_with_batch_sizes({kSanitized ? 40 : 130, 13, 5, 2, 1}));
+  const Dtype dtype = GENERATE(from_range(layer_dtypes()));
+  if (on_device())
+    check_in_company(config_of(kind, 133, 129), dtype, lengths_with_batch_sizes({9, 2, 1}));
+  else
+    check_in_company(config_of(kind, 301, 257), dtype,
+                     lengths_with_batch_sizes({kSanitized ? 40 : 130, 13, 5, 2, 1}));
 }
 
 TEST_CASE("C1 companions may hold anything, NaN included") {
@@ -101,7 +117,7 @@ TEST_CASE("C1 companions may hold anything, NaN included") {
   const ref::Config config = config_of(kind, 6, 19, 2, bidirectional);
   const Recurrent layer = make_layer(config, random_parameters(config));
   std::mt19937 generator(9);
-  const Counts lengths = random_lengths(generator, 60, 0, 9);
+  const Counts lengths = random_lengths(generator, on_cpu_or_device(60, 14), 0, 9);
   const Batch batch = random_batch(config, lengths);
   const std::vector<SequenceBits> expected = alone(layer, config, batch);
 
@@ -109,8 +125,8 @@ TEST_CASE("C1 companions may hold anything, NaN included") {
   for (std::size_t n = 0; n < batch.size(); n += 2)
     for (Doubles* values : {&poisoned[n].x, &poisoned[n].h0, &poisoned[n].c0})
       std::ranges::fill(*values, poison);
-  for (const int threads : {1, 3}) {
-    Context context(Device::cpu(), {.threads = threads});
+  for (const int threads : teams({1, 3})) {
+    Context context(Device::best(), {.threads = threads});
     const std::vector<SequenceBits> got = all_bits(run(context, layer, config, poisoned));
     for (std::size_t n = 1; n < batch.size(); n += 2) {
       CAPTURE(n);
@@ -126,7 +142,7 @@ TEST_CASE("C4 NaN and Inf in the padding reach nothing, whatever the padded leng
   const Recurrent layer =
       make_layer(config, random_parameters(config), {.batch_first = batch_first});
   const Batch batch = random_batch(config, {6, 3, 0, 1, 5});
-  Context context(Device::cpu(), {.threads = 2});
+  Context context(Device::best(), {.threads = 2});
   const Run expected = run(context, layer, config, batch);
   const State state = state_of(config, batch, Dtype::f32);
   for (const std::int64_t T : {6, 7, 50})
@@ -134,29 +150,52 @@ TEST_CASE("C4 NaN and Inf in the padding reach nothing, whatever the padded leng
       CAPTURE(T, padding);
       const Tensor x = padded_of(config, batch, Dtype::f32, T, batch_first, padding);
       const DenseOutput got =
-          layer.forward_padded(context, x, lengths_of(config, batch), {.state = state});
+          host::forward_padded(context, layer, x, lengths_of(config, batch), {.state = state});
       CHECK(same_bits(got.state, expected.state));
       // The padded output holds the packed rows, and +0 everywhere else.
       CHECK(same_bits(got.output,
-                      pad_packed_sequence(context, expected.output,
-                                          {.batch_first = batch_first, .total_length = T})));
+                      host::pad_packed_sequence(context, expected.output,
+                                                {.batch_first = batch_first, .total_length = T})));
     }
 }
 
 TEST_CASE("C2 two runs give the same bits, in one context or in two") {
   const Kind kind = GENERATE(from_range(kKinds));
-  const Dtype dtype = GENERATE(Dtype::f32, Dtype::f64);
-  const int threads = GENERATE(1, 2, 5);
+  const Dtype dtype = GENERATE(from_range(layer_dtypes()));
+  const int threads = GENERATE(from_range(teams({1, 2, 5})));
   const ref::Config config = config_of(kind, 16, 40, 2, true);
   const Recurrent layer = make_layer(config, random_parameters(config), {.dtype = dtype});
   std::mt19937 generator(4);
-  const Batch batch = random_batch(config, random_lengths(generator, 37, 0, 30));
-  Context first(Device::cpu(), {.threads = threads}), second(Device::cpu(), {.threads = threads});
+  const Batch batch = random_batch(
+      config, on_device() ? Counts{3, 12, 0, 7, 7} : random_lengths(generator, 37, 0, 30));
+  Context first(Device::best(), {.threads = threads}), second(Device::best(), {.threads = threads});
   const Run a = run(first, layer, config, batch);
   for (int repeat = 0; repeat < 3; ++repeat) {
     const Run b = run(repeat == 0 ? second : first, layer, config, batch);
     CHECK(same_bits(a.output.data(), b.output.data()));
     CHECK(same_bits(a.state, b.state));
     for (std::size_t l = 0; l < a.cells.size(); ++l) CHECK(same_bits(a.cells[l], b.cells[l]));
+  }
+}
+
+TEST_CASE("C1 f32 (exact) and f64 have the same bits on every device") {
+  if (!on_device()) PACKRNN_SKIP("PACKRNN_DEVICE is the CPU: there is nothing to compare it with");
+  // Where the CPU cannot fuse a multiplication with an addition, its engine rounds twice.
+  const std::string target = kernels::cpu_target();
+  if (target.find("AVX2") == std::string::npos && target.find("AVX3") == std::string::npos &&
+      target.find("NEON") == std::string::npos)
+    PACKRNN_SKIP("the CPU has no fused multiply-add: " + target);
+  const Kind kind = GENERATE(from_range(kKinds));
+  const Dtype dtype = GENERATE(Dtype::f32, Dtype::f64);
+  const bool bidirectional = GENERATE(false, true);
+  const bool bias = GENERATE(true, false);
+  for (const std::int64_t H : {1, 5, 16, 33}) {
+    const ref::Config config = config_of(kind, 7, H, 2, bidirectional, bias);
+    CAPTURE(describe(config), packrnn::name_of(dtype));
+    const Recurrent layer = make_layer(config, random_parameters(config), {.dtype = dtype});
+    const Batch batch = random_batch(config, {5, 0, 9, 9, 1, 3, 2, 12, 4, 1});
+    Context cpu(Device::cpu(), {.threads = 1}), gpu(Device::best());
+    CHECK(first_difference(all_bits(run(gpu, layer, config, batch)),
+                           all_bits(run(cpu, layer, config, batch))) == -1);
   }
 }

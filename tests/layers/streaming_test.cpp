@@ -38,7 +38,7 @@ std::vector<SequenceBits> in_pieces(Context& context, const Recurrent& layer,
     Run piece;
     ForwardOptions options{.state = state};
     if (config.cell == ref::Cell::lstm) options.cells = &piece.cells;
-    PackedOutput output = layer.forward(context, packed_of(config, pieces, dtype), options);
+    PackedOutput output = host::forward(context, layer, packed_of(config, pieces, dtype), options);
     piece.output = std::move(output.output);
     piece.state = std::move(output.state);
     for (std::size_t n = 0; n < batch.size(); ++n) {
@@ -62,15 +62,16 @@ auto every(std::int64_t steps, std::size_t count) {
 
 TEST_CASE("C1 a stream cut anywhere has the bits of one call") {
   const Kind kind = GENERATE(from_range(kKinds));
-  const Dtype dtype = GENERATE(Dtype::f32, Dtype::f64);
-  const int threads = GENERATE(1, 2);
+  const Dtype dtype = GENERATE(from_range(layer_dtypes()));
+  const int threads = GENERATE(from_range(teams({1, 2})));
   const ref::Config config = config_of(kind, 5, 33, 2);
   const Recurrent layer = make_layer(config, random_parameters(config), {.dtype = dtype});
-  const Batch batch = random_batch(config, {200, 131, 1, 64, 0, 63, 65, 7, 128});
-  Context context(Device::cpu(), {.threads = threads});
+  const Batch batch = random_batch(
+      config, on_cpu_or_device<Counts>({200, 131, 1, 64, 0, 63, 65, 7, 128}, {20, 13, 1, 6, 0}));
+  Context context(Device::best(), {.threads = threads});
   const std::vector<SequenceBits> whole = all_bits(run(context, layer, config, batch));
 
-  for (const std::int64_t steps : {1, 17, 63, 64, 65, 199}) {
+  for (const std::int64_t steps : on_cpu_or_device<Counts>({1, 17, 63, 64, 65, 199}, {1, 7, 19})) {
     CAPTURE(steps);
     CHECK(first_difference(in_pieces(context, layer, config, batch, every(steps, batch.size())),
                            whole) == -1);
@@ -78,11 +79,11 @@ TEST_CASE("C1 a stream cut anywhere has the bits of one call") {
 
   // Every sequence cut at its own places; some get nothing in a call.
   std::mt19937 generator(11);
-  for (int repeat = 0; repeat < 3; ++repeat) {
+  for (int repeat = 0; repeat < on_cpu_or_device(3, 1); ++repeat) {
     Counts at(batch.size(), 0);
     const auto random_cuts = [&](int) {
       for (std::int64_t& end : at)
-        if (generator() % 3 != 0) end += generator() % 40;
+        if (generator() % 3 != 0) end += generator() % on_cpu_or_device(40U, 10U);
       return at;
     };
     CHECK(first_difference(in_pieces(context, layer, config, batch, random_cuts), whole) == -1);
@@ -117,11 +118,11 @@ TEST_CASE("C1 dense chunks equal packed chunks") {
   Context context;
   const Run whole = run(context, layer, config, batch);
   const Tensor x = padded_of(config, batch, Dtype::f32, 30, false, 0.0);
-  const Tensor expected = pad_packed_sequence(context, whole.output);
+  const Tensor expected = host::pad_packed_sequence(context, whole.output);
   State state = state_of(config, batch, Dtype::f32);
   for (std::int64_t t = 0; t < 30;) {
     const std::int64_t end = std::min<std::int64_t>(30, t + 1 + t % 7);
-    DenseOutput piece = layer.forward(context, x.view().rows(t, end), {.state = state});
+    DenseOutput piece = host::forward(context, layer, x.view().rows(t, end), {.state = state});
     CHECK(same_bits(piece.output, expected.view().rows(t, end)));
     state = std::move(piece.state);
     t = end;
@@ -168,7 +169,7 @@ TEST_CASE("B83: two streams may take turns on one model") {
     for (int k = 0; k < 2; ++k) {
       const Batch piece{steps_of(config, streams[k][0], t, t + 4)};
       PackedOutput got =
-          layer.forward(context, packed_of(config, piece, Dtype::f32), {.state = states[k]});
+          host::forward(context, layer, packed_of(config, piece, Dtype::f32), {.state = states[k]});
       append(outputs[k], bits_of({std::move(got.output), {}, {}}, 0).output);
       states[k] = std::move(got.state);
     }

@@ -27,7 +27,7 @@ int failures(const Recurrent& layer, const ref::Config& config,
   for (const std::vector<Job>& jobs : work)
     threads.emplace_back([&, threads_each] {
       try {
-        Context context(Device::cpu(), {.threads = threads_each, .seed = 5});
+        Context context(Device::best(), {.threads = threads_each, .seed = 5});
         start.arrive_and_wait();
         for (const Job& job : jobs) {
           context.random().reseed(5);
@@ -46,21 +46,22 @@ int failures(const Recurrent& layer, const ref::Config& config,
 
 TEST_CASE("B84: eight threads may share one model, the first call included") {
   const Kind kind = GENERATE(from_range(kKinds));
-  const int threads_each = GENERATE(1, 2);
-  constexpr int kThreads = 8;
-  const int calls = kSanitized ? 6 : 40;
+  const int threads_each = GENERATE(from_range(teams({1, 2})));
+  const std::size_t team = on_cpu_or_device(8U, 3U);
+  const int calls = on_device() ? 3 : kSanitized ? 6 : 40;
   const ref::Config config = config_of(kind, 6, 20, 2, true);
   const std::vector<ref::Parameter> parameters = random_parameters(config);
 
   const Recurrent serial = make_layer(config, parameters);
-  Context context(Device::cpu(), {.threads = 1});
+  Context context(Device::best(), {.threads = 1});
   std::mt19937 generator(13);
-  std::vector<std::vector<Job>> work(kThreads);
+  std::vector<std::vector<Job>> work(team);
   for (std::vector<Job>& jobs : work)
     for (int i = 0; i < calls; ++i) {
-      const auto N = static_cast<std::int64_t>(1 + generator() % 9);
+      const auto N = static_cast<std::int64_t>(1 + generator() % on_cpu_or_device(9U, 4U));
       Job job;
-      job.batch = random_batch(config, random_lengths(generator, N, 1, 50), generator() % 1000);
+      job.batch = random_batch(config, random_lengths(generator, N, 1, on_cpu_or_device(50, 9)),
+                               generator() % 1000);
       job.expected = all_bits(run(context, serial, config, job.batch));
       jobs.push_back(std::move(job));
     }
@@ -76,7 +77,7 @@ TEST_CASE("B84: masks do not depend on which thread draws them") {
   const ref::Config config = config_of(Kind::gru, 6, 20, 3, true);
   const std::vector<ref::Parameter> parameters = random_parameters(config);
   const Recurrent layer = make_layer(config, parameters, {.dropout = 0.4});
-  Context context(Device::cpu(), {.threads = 1});
+  Context context(Device::best(), {.threads = 1});
   std::vector<std::vector<Job>> work(4);
   for (std::size_t k = 0; k < work.size(); ++k)
     for (unsigned i = 0; i < 5; ++i) {
