@@ -1,8 +1,12 @@
 #include "bench/options.hpp"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
+#include <packrnn/runtime/error.hpp>
 
 #include "bench/mixes.hpp"
+#include "bench/text.hpp"
 
 namespace packrnn::bench {
 namespace {
@@ -14,7 +18,31 @@ std::vector<std::string> mix_names() {
   return names;
 }
 
+std::string is_device(const std::string& name) {
+  try {
+    device_of(name);
+    return {};
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+}
+
+std::string command_line(int argc, char** argv) {
+  std::string text = "packrnn_bench";  // not the path, which is the reader's own
+  for (int i = 1; i < argc; ++i) text += fmt::format(" {}", argv[i]);
+  return text;
+}
+
 }  // namespace
+
+Device device_of(const std::string& name) {
+  if (name == "cpu") return Device::cpu();
+  if (name == "cuda") return Device::cuda(0);
+  std::string_view rest = name;
+  if (take_until(rest, ':') == "cuda")
+    if (const auto index = number<int>(rest); index && *index >= 0) return Device::cuda(*index);
+  throw InvalidArgument(fmt::format("device '{}', expected cpu, cuda or cuda:N", name));
+}
 
 Parsed parse_options(int argc, char** argv) {
   constexpr std::int64_t kMaxSize = 1 << 20;
@@ -23,7 +51,7 @@ Parsed parse_options(int argc, char** argv) {
   CLI::App app(
       "Runs one recurrent layer on batches of uneven sequences, packed and padded to the longest,\n"
       "with the same engine, and reports valid tokens per second. Without arguments: every length\n"
-      "mix, and real data where it is found.",
+      "mix, and real data where it is found. On a GPU: every algorithm, cuDNN and PyTorch too.",
       "packrnn_bench");
   app.add_option("--cell", options.cell, "lstm, gru or rnn")
       ->check(CLI::IsMember({"lstm", "gru", "rnn"}))
@@ -55,14 +83,45 @@ Parsed parse_options(int argc, char** argv) {
   app.add_option("--threads", options.threads, "Threads (default: all CPUs of this process)")
       ->check(CLI::Range(1, 4096));
   app.add_flag("--pin,!--no-pin", options.pin, "Bind each thread to a CPU (default: yes)");
-  app.add_flag("--quick", options.quick, "One batch per mix, and 10 seconds");
-  app.add_option("--budget", options.budget_seconds, "Seconds to measure for (default: 75)")
+  app.add_flag("--quick", options.quick, "Fewer batches, and 10 seconds (GPU: 40)");
+  app.add_option("--budget", options.budget_seconds,
+                 "Seconds to measure for (default: 75; GPU: 200)")
       ->check(CLI::Range(0.1, 86400.0));
   app.add_option("--json", options.json_file,
-                 "Where results go (default: results/packed_vs_padded.json in the build folder)")
+                 "Where results go (default: results/packed_vs_padded.json, on a GPU device.json, "
+                 "in the build folder)")
       ->type_name("FILE");
+  constexpr const char* kGpu = "On a GPU";
+  app.add_option("--device", options.device, "cpu, cuda or cuda:N (default: a GPU if there is one)")
+      ->check(CLI::Validator(is_device, "DEVICE"));
+  const auto add_list = [&](const char* name, std::vector<std::string>& list, const char* what,
+                            const std::vector<std::string>& known) {
+    return app.add_option(name, list, what)
+        ->check(CLI::IsMember(known))
+        ->type_name("NAME")
+        ->delimiter(',')
+        ->group(kGpu);
+  };
+  const auto* dtype = add_list("--dtype", options.dtypes,
+                               "f32, f64, f16, bf16 (several: with commas; default: f32, bf16, and "
+                               "f16 for equal lengths)",
+                               {"f32", "f64", "f16", "bf16"});
+  add_list("--math", options.maths, "Of f32: exact, tf32x3, tf32 (default: exact, tf32)",
+           {"exact", "tf32x3", "tf32"});
+  add_list("--algorithm", options.algorithms,
+           "Of packrnn: auto, step, persistent, cluster (default: auto, step)",
+           {"auto", "step", "persistent", "cluster"});
+  add_list("--peers", options.peers, "Measured beside it: cudnn, torch or none (default: all)",
+           {"cudnn", "torch", "none"});
+  options.command = command_line(argc, argv);
   try {
     app.parse(argc, argv);
+    options.chose_cell = app.count("--cell") > 0;
+    options.chose_hidden = app.count("--hidden") > 0;
+    options.chose_batch = app.count("--batch") > 0;
+    options.chose_dtype = dtype->count() > 0;
+    for (const char* name : {"--dtype", "--math", "--algorithm", "--peers"})
+      if (app.count(name) > 0) options.gpu_only = name;
   } catch (const CLI::ParseError& error) {
     constexpr int kUsage = 2;
     parsed.exit_status = app.exit(error) == 0 ? 0 : kUsage;

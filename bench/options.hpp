@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <packrnn/runtime/device.hpp>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,16 @@ struct Options {
   bool quick = false;
   double budget_seconds = 0.0;  // 0: 75, or 10 when quick
   std::string json_file;        // empty: in the build folder
+  // On a GPU only.
+  std::string device;                                     // empty: the best there is
+  std::vector<std::string> dtypes{"f32", "bf16", "f16"};  // of the layers
+  std::vector<std::string> maths{"exact", "tf32"};        // of f32
+  std::vector<std::string> algorithms{"auto", "step"};    // of ours
+  std::vector<std::string> peers{"cudnn", "torch"};
+  // Whether these were said, or are defaults.
+  bool chose_cell = false, chose_hidden = false, chose_batch = false, chose_dtype = false;
+  std::string gpu_only;  // an option that was said and means nothing on the CPU; empty: none
+  std::string command;   // as it was typed
 
   double budget() const { return budget_seconds > 0.0 ? budget_seconds : quick ? 10.0 : 75.0; }
   std::int64_t batches() const { return quick ? 1 : 3; }
@@ -40,6 +51,9 @@ struct Parsed {
   /// there is to say has been said. Negative: go on.
   int exit_status = -1;
 };
+
+/// The device that --device names. Throws InvalidArgument for what is none.
+Device device_of(const std::string& name);
 
 Parsed parse_options(int argc, char** argv);
 

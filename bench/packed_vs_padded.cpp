@@ -1,4 +1,5 @@
-// packrnn_bench: what packing buys, on the length mixes we ship and on real data. See --help.
+// packrnn_bench: what packing buys, on the length mixes we ship and on real data; on a GPU also
+// against other engines (device/). See --help.
 //
 // The report goes to stdout, progress and complaints to stderr. Status: 0 done, 1 something failed
 // (wrong results above all), 2 wrong command line, 130 interrupted (the table is then partial).
@@ -19,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/device/device_bench.hpp"
 #include "bench/interrupt.hpp"
 #include "bench/japanese_vowels.hpp"
 #include "bench/machine.hpp"
@@ -144,13 +146,18 @@ int run(const Options& options) {
     list_mixes();
     return 0;
   }
+  const Device device = options.device.empty() ? Device::best() : device_of(options.device);
+  if (device.type == DeviceType::cuda) return run_device_bench(options, device);
+  if (!options.gpu_only.empty())
+    throw InvalidArgument(fmt::format("{} is for a GPU, and the device is {} ({})",
+                                      options.gpu_only, device.name(), Device::cuda_status()));
   keep_memory();
   const std::string json_file =
       options.json_file.empty() ? PACKRNN_RESULTS_DIR "/packed_vs_padded.json" : options.json_file;
   const std::vector<Job> jobs = choose_jobs(options);
   ResultFile file(json_file);
   catch_interrupt();
-  Context context(Device::best(), {.threads = options.threads, .pin_threads = options.pin});
+  Context context(device, {.threads = options.threads, .pin_threads = options.pin});
   if (options.pin) pin_caller();
 
   const Machine machine = describe_machine(context, options.pin);
