@@ -12,3 +12,4 @@
 #include "packrnn/layers/safetensors.hpp"
 #include "packrnn/runtime/dlpack.hpp"
 #include "packrnn/runtime/error.hpp"
+#include "packrnn/runtime/graph.hpp"

@@ -40,9 +40,11 @@ class Classifier {
 };
 
 PackedSequence pack(Context& context, const std::vector<std::vector<std::int64_t>>& texts) {
-  std::vector<TensorView> views;
+  std::vector<Tensor> tensors;
   for (const auto& text : texts)
-    views.emplace_back(text.data(), Shape{static_cast<std::int64_t>(text.size())});
+    tensors.push_back(
+        context.to_device(TensorView(text.data(), Shape{static_cast<std::int64_t>(text.size())})));
+  const std::vector<TensorView> views(tensors.begin(), tensors.end());
   return pack_sequence(context, views);
 }
 
@@ -54,8 +56,8 @@ int main() {
   const std::vector<std::vector<std::int64_t>> texts = {
       {17, 4, 99}, {8, 8, 31, 2, 60, 75, 1}, {42}, {5, 77, 23, 9}};
 
-  const Tensor together = model.scores(context, pack(context, texts));
-  const Tensor means = model.mean_scores(context, pack(context, texts));
+  const Tensor together = context.to_host(model.scores(context, pack(context, texts)));
+  const Tensor means = context.to_host(model.mean_scores(context, pack(context, texts)));
   bool same = true;
   for (std::size_t n = 0; n < texts.size(); ++n) {
     const auto row = together.values<float>().subspan(n * 3, 3);
@@ -63,7 +65,7 @@ int main() {
     std::printf("%zu words: last %7.4f %7.4f %7.4f   mean %7.4f %7.4f %7.4f\n", texts[n].size(),
                 row[0], row[1], row[2], mean[0], mean[1], mean[2]);
     // A text's scores do not depend on its companions, to the last bit.
-    const Tensor alone = model.scores(context, pack(context, {texts[n]}));
+    const Tensor alone = context.to_host(model.scores(context, pack(context, {texts[n]})));
     same = same && std::ranges::equal(row, alone.values<float>());
   }
   std::printf("each text alone: %s\n", same ? "the same bits" : "OTHER BITS");

@@ -36,7 +36,7 @@ struct Foreign {
 }  // namespace
 
 int main() {
-  packrnn::Context context;
+  packrnn::Context context(packrnn::Device::cpu());  // the memory below is the host's
   const packrnn::Lstm lstm({.input_size = 3, .hidden_size = 5});
   auto* foreign = new Foreign;
   const float* const their_memory = foreign->values.data();

@@ -13,7 +13,7 @@ double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 
 int main() {
   using namespace packrnn;
-  Context context;
+  Context context(Device::cpu());
 
   // [lstm]
   // ONNX stacks the gates of an LSTM as i o f c. With one unit, each number below is one gate.

@@ -36,7 +36,7 @@ int main() {
   Generator random(5);
   fill_uniform(random, batch, -1.0, 1.0);
 
-  const DenseOutput whole = lstm.forward_padded(context, batch, lengths);
+  const DenseOutput whole = lstm.forward_padded(context, context.to_device(batch), lengths);
 
   // [stream]
   // Pieces of 6 steps. A sequence that has ended takes part with length zero: it costs nothing, and
@@ -47,13 +47,14 @@ int main() {
     std::vector<std::int64_t> left;
     for (const std::int64_t length : lengths)
       left.push_back(std::clamp<std::int64_t>(length - begin, 0, steps));
-    DenseOutput piece =
-        lstm.forward_padded(context, cut(batch, begin, steps), left, {.state = state});
-    state = std::move(piece.state);
+    const Tensor x = context.to_device(cut(batch, begin, steps));
+    DenseOutput piece = lstm.forward_padded(context, x, left, {.state = state});
+    state = std::move(piece.state);  // stays on the device
   }
   // [/stream]
 
-  const bool same = same_bits(state.h, whole.state.h) && same_bits(state.c, whole.state.c);
+  const State last = to_host(context, state), expected = to_host(context, whole.state);
+  const bool same = same_bits(last.h, expected.h) && same_bits(last.c, expected.c);
   std::printf("h %s and c after pieces of 6 steps: %s as after one call\n",
               state.h.shape().str().c_str(), same ? "the same bits" : "OTHER BITS");
   return same ? 0 : 1;
