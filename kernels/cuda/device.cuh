@@ -12,7 +12,7 @@
 // PACKRNN_SHARED(float, tile, [32][33]);  PACKRNN_DYNAMIC_SHARED(float, scratch);  // a float*
 #if defined(PACKRNN_SIMT)
 #include "packrnn/runtime/element.hpp"
-#include "tests/simt/engine.hpp"
+#include PACKRNN_SIMT  // the engine's header: nothing of the product names what lies in tests/
 #define PACKRNN_HAS_CLUSTER 1
 #define PACKRNN_UNROLL
 #define PACKRNN_DEVICE inline

@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 
+CELLS = ("lstm", "gru", "gru_reset_before", "rnn_tanh", "rnn_relu")  # kernels::Cell, in its order
 MUST_NOT_SPILL = ("persistent", "cluster")
 
 
@@ -35,7 +36,7 @@ def short_names(mangled):
             if c == "(" and depth == 0:
                 name = name[:i]
                 break
-        names[symbol] = re.sub(r"\((?:int|bool|\w+)\)", "", name)
+        names[symbol] = re.sub(r"\(kernels::Cell\)(\d)", lambda m: CELLS[int(m[1])], name).replace("> >", ">>")
     return names
 
 
