@@ -31,8 +31,10 @@ constexpr std::array<std::uint64_t, 5> kOtherRows{1, 2, 7, 100, std::uint64_t{1}
 constexpr int kCandidates = 64;
 
 struct Library {
+// NOLINTBEGIN(bugprone-macro-parentheses): `name` names a member.
 #define PACKRNN_FUNCTION(name) \
   decltype(&::cublasLt##name) name = load<decltype(name)>("cublasLt" #name)
+  // NOLINTEND(bugprone-macro-parentheses)
   template <class Pointer>
   Pointer load(const char* name) {
     void* const function = dlsym(handle, name);
@@ -146,6 +148,8 @@ struct Key {
   bool accumulate, bias;
   std::uint32_t align_a, align_b, align_d;
 
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the comparison with 0 for a
+  // pointer's.
   auto operator<=>(const Key&) const = default;
 };
 
