@@ -148,9 +148,8 @@ struct Key {
   bool accumulate, bias;
   std::uint32_t align_a, align_b, align_d;
 
-  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the comparison with 0 for a
-  // pointer's.
-  auto operator<=>(const Key&) const = default;
+  // clang-tidy 14 takes the 0 of a defaulted comparison for a pointer.
+  auto operator<=>(const Key&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 struct Plan {
