@@ -9,8 +9,7 @@
 namespace packrnn::kernels::cuda {
 namespace {
 
-constexpr int kMostBlocks = 16;   // of a cluster
-constexpr int kMostGroups = 256;  // ChunkDealer's
+constexpr int kMostBlocks = 16;  // of a cluster
 
 /// Those that compute this shape with a cluster; they differ in units.
 std::vector<ClusterVariant> variants_of(const RecurrentShape& shape) {

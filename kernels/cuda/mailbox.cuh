@@ -12,6 +12,7 @@
 
 #include "packrnn/kernels/cuda/chunk_step.cuh"
 #include "packrnn/kernels/cuda/fault.cuh"
+#include "packrnn/kernels/cuda/recurrent_run.hpp"
 
 namespace packrnn::kernels::cuda {
 
@@ -55,9 +56,7 @@ struct Watchdog {
 /// Every block does all of it in the same way and keeps what is its own group's, so that nothing
 /// has to be planned on the host, which may not know the lengths. Lives in shared memory.
 struct ChunkDealer {
-  static constexpr int kMaxGroups = 256;
-
-  long long load[kMaxGroups];
+  long long load[kMostGroups];
   int next;  // chunk
   int answer;
 
@@ -81,7 +80,7 @@ struct ChunkDealer {
       __syncwarp();  // all have read `next`
       for (; mine < 0 && index < (rows + chunk - 1) / chunk; ++index) {
         long long least = 0x7FFFFFFFFFFFFFFFLL;
-        int owner = kMaxGroups;
+        int owner = kMostGroups;
         for (int g = lane; g < groups; g += 32)
           if (load[g] < least) {
             least = load[g];

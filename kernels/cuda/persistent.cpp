@@ -12,8 +12,6 @@
 namespace packrnn::kernels::cuda {
 namespace {
 
-constexpr int kMostGroups = 256;  // ChunkDealer's
-
 PersistentVariants variants_of(Dtype dtype, F32Math math) {
   switch (dtype) {
     case Dtype::bf16:

@@ -11,6 +11,9 @@
 
 namespace packrnn::kernels::cuda {
 
+/// Groups that a persistent kernel deals chunks of rows to, at most.
+inline constexpr int kMostGroups = 256;
+
 /// All pointers are device memory. T is the shape's dtype; A is f64 for f64, else f32: sums, cell
 /// states and input products are kept in A. S is the width of h, U = RecurrentPanels::units.
 struct DirectionRun {

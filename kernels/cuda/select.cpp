@@ -142,26 +142,16 @@ F32Math math_of(Arithmetic arithmetic) {
   }
 }
 
-Fit obstacle(std::string text) { return {{}, std::move(text)}; }
-
-Fit persistent_fit(int device, const Problem& problem) {
+/// What persistent_mappings() or cluster_mappings() say.
+Fit tensor_fit(decltype(persistent_mappings)& mappings, int device, const Problem& problem) {
   Fit fit;
-  fit.mappings =
-      persistent_mappings(device, problem.shape, math_of(problem.arithmetic),
+  fit.mappings = mappings(device, problem.shape, math_of(problem.arithmetic),
                           std::ssize(problem.profile.lengths), problem.directions, fit.obstacle);
   return fit;
 }
 
-Fit cluster_fit(int device, const Problem& problem) {
-  Fit fit;
-  fit.mappings =
-      cluster_mappings(device, problem.shape, math_of(problem.arithmetic),
-                       std::ssize(problem.profile.lengths), problem.directions, fit.obstacle);
-  return fit;
-}
-
 Fit exact_fit(int device, const Problem& problem) {
-  if (problem.arithmetic == Arithmetic::f64) return obstacle("not in f64");
+  if (problem.arithmetic == Arithmetic::f64) return {{}, "not in f64"};
   Fit fit;
   fit.mappings = exact_persistent_mappings(
       device, problem.shape, std::ssize(problem.profile.lengths), problem.directions, fit.obstacle);
@@ -326,8 +316,8 @@ std::vector<Candidate> candidates(int device, const DeviceConstants& constants,
   const double stepwise =
       stepwise_seconds(constants, shape, arithmetic, problem.profile, problem.directions);
   if (tensor_cores(arithmetic)) {
-    add(Algorithm::cluster, cluster_fit(device, problem));
-    add(Algorithm::persistent, persistent_fit(device, problem));
+    add(Algorithm::cluster, tensor_fit(cluster_mappings, device, problem));
+    add(Algorithm::persistent, tensor_fit(persistent_mappings, device, problem));
     list.push_back({Algorithm::tensor_step, {}, stepwise, {}});
   } else {
     add(Algorithm::exact_persistent, exact_fit(device, problem));

@@ -13,6 +13,7 @@
 #include "packrnn/kernels/layout.hpp"
 #include "packrnn/runtime/error.hpp"
 #include "tests/catch.hpp"
+#include "tests/environment.hpp"
 #include "tests/kernels/recurrent_problem.hpp"
 
 namespace packrnn::tests {
@@ -22,7 +23,6 @@ using Catch::Matchers::Contains;
 using kernels::Cell;
 using kernels::RecurrentShape;
 using kernels::cuda::Algorithm;
-using kernels::cuda::Choice;
 using kernels::cuda::Mapping;
 
 constexpr Cell kCells[] = {Cell::lstm, Cell::gru, Cell::rnn_tanh, Cell::rnn_relu};
@@ -46,23 +46,11 @@ std::vector<Mapping> mappings(const Context& context, const RecurrentProblem& pr
   return all;
 }
 
-RecurrentOutput run(Context& context, const RecurrentProblem& problem, const Choice& choice,
-                    std::int64_t input_product_bytes = std::int64_t{1} << 30,
-                    const PackedLayout* layout = nullptr) {
-  const kernels::cuda::RunOptions options{input_product_bytes, &choice};
-  return problem.run(
-      context,
-      [&](Context& c, const auto& shape, const auto& rows, const auto& x, auto directions,
-          const auto& y, const auto& cells) {
-        kernels::cuda::recurrent_forward(c, shape, rows, x, directions, y, cells, options);
-      },
-      layout);
-}
 RecurrentOutput run(Context& context, const RecurrentProblem& problem, const Mapping& mapping,
                     std::int64_t input_product_bytes = std::int64_t{1} << 30,
                     const PackedLayout* layout = nullptr) {
-  return run(context, problem, Choice{Algorithm::cluster, mapping, ""}, input_product_bytes,
-             layout);
+  return run_choice(context, problem, {Algorithm::cluster, mapping, ""}, input_product_bytes,
+                    layout);
 }
 
 /// By kernel G.
@@ -73,7 +61,7 @@ RecurrentOutput persistent(Context& context, const RecurrentProblem& problem) {
       static_cast<int>(problem.reverse.size()), obstacle);
   INFO(obstacle);
   REQUIRE(!all.empty());
-  return run(context, problem, Choice{Algorithm::persistent, all.back(), ""});
+  return run_choice(context, problem, {Algorithm::persistent, all.back(), ""});
 }
 
 /// Differing elements, NaNs aside; 16-bit elements by their values.
@@ -92,12 +80,6 @@ std::string described(const Mapping& m) {
   return std::to_string(m.blocks) + " blocks of " + std::to_string(m.units) + " units, " +
          std::to_string(m.groups) + " clusters, " + std::to_string(m.rows) + " rows";
 }
-
-/// PACKRNN_WATCHDOG_MS=1 while it lives.
-struct ShortPatience {
-  ShortPatience() { ::setenv("PACKRNN_WATCHDOG_MS", "1", 1); }
-  ~ShortPatience() { ::unsetenv("PACKRNN_WATCHDOG_MS"); }
-};
 
 }  // namespace
 
@@ -269,7 +251,7 @@ TEST_CASE("a cluster layer that lacks a block gives up with an error") {
   mapping.blocks = 2;  // of three: a third of every h never comes
   REQUIRE(mapping.blocks < whole.blocks);
   {
-    const ShortPatience patience;
+    const Environment patience("PACKRNN_WATCHDOG_MS", "1");
     CHECK_THROWS_WITH(run(context, problem, mapping), Contains("gave up at step"));
   }
   // And the context works on.
@@ -301,7 +283,7 @@ TEST_CASE("a cluster layer that waits for a row that nobody computes gives up wi
     kernels::cuda::cluster_forward(c, run, mapping);
   };
   {
-    const ShortPatience patience;
+    const Environment patience("PACKRNN_WATCHDOG_MS", "1");
     CHECK_THROWS_WITH(problem.run(context, forward), Contains("gave up at step 2"));
   }
   CHECK(problem.error(run(context, problem, mapping)) <= 1.0);

@@ -13,6 +13,7 @@
 #include "packrnn/kernels/layout.hpp"
 #include "packrnn/runtime/error.hpp"
 #include "tests/catch.hpp"
+#include "tests/environment.hpp"
 #include "tests/kernels/recurrent_problem.hpp"
 
 namespace packrnn::tests {
@@ -27,8 +28,6 @@ using kernels::cuda::Mapping;
 constexpr Cell kCells[] = {Cell::lstm, Cell::gru, Cell::gru_reset_before, Cell::rnn_tanh,
                            Cell::rnn_relu};
 
-bool on_gpu() { return Device::best().type == DeviceType::cuda; }
-
 /// A chain of fused multiply-adds has its bits only where the CPU has the instruction.
 bool cpu_fuses() {
   const std::string target = kernels::cpu_target();
@@ -37,25 +36,9 @@ bool cpu_fuses() {
   return false;
 }
 
-#define NEEDS_A_GPU \
-  if (!on_gpu()) PACKRNN_SKIP("the device under test is the CPU")
-
 RecurrentOutput on_cpu(const RecurrentProblem& problem) {
   Context context(Device::cpu(), {.threads = 1});
   return problem.run(context);
-}
-
-RecurrentOutput with_choice(Context& context, const RecurrentProblem& problem, const Choice& choice,
-                            std::int64_t input_product_bytes = 1 << 30,
-                            const PackedLayout* layout = nullptr) {
-  const kernels::cuda::RunOptions options{input_product_bytes, &choice};
-  return problem.run(
-      context,
-      [&](Context& c, const auto& shape, const auto& rows, const auto& x, auto directions,
-          const auto& y, const auto& cells) {
-        kernels::cuda::recurrent_forward(c, shape, rows, x, directions, y, cells, options);
-      },
-      layout);
 }
 
 std::vector<Mapping> mappings(const Context& context, const RecurrentProblem& problem) {
@@ -90,13 +73,13 @@ TEST_CASE("a GPU gives the bits of the CPU") {
   INFO(name_of(cell) << " " << name_of(dtype) << " H " << hidden << " way " << way);
   const RecurrentOutput expected = on_cpu(problem);
   Context context;
-  const RecurrentOutput step = with_choice(context, problem, stepwise());
+  const RecurrentOutput step = run_choice(context, problem, stepwise());
   CHECK(differences(expected, step) == 0);
   CHECK(problem.error(step) <= 1.0);
   if (!persistent_runs(problem.shape)) return;
   const Mapping mapping = mappings(context, problem).front();
-  CHECK(differences(expected, with_choice(context, problem,
-                                          {Algorithm::exact_persistent, mapping, ""})) == 0);
+  CHECK(differences(expected,
+                    run_choice(context, problem, {Algorithm::exact_persistent, mapping, ""})) == 0);
 }
 
 TEST_CASE("sigmoid and tanh of a GPU have the bits of the CPU over all magnitudes") {
@@ -121,14 +104,14 @@ TEST_CASE("sigmoid and tanh of a GPU have the bits of the CPU over all magnitude
                        std::vector<std::int64_t>(values.size(), 1), {false}, false, false);
   rnn.direction[0].w_ih = row({1});
   rnn.x = x.clone();
-  CHECK(differences(on_cpu(rnn), with_choice(context, rnn, stepwise())) == 0);
+  CHECK(differences(on_cpu(rnn), run_choice(context, rnn, stepwise())) == 0);
   RecurrentProblem lstm({Cell::lstm, 1, 1, 0, dtype}, std::vector<std::int64_t>(values.size(), 1),
                         {false}, false, true);
   lstm.direction[0].w_ih = row({1, 0, 0, 0});
   lstm.direction[0].b_ih = row({0, -1000, 20, 0}).reshape({4});
   lstm.direction[0].b_hh = row({0, 0, 0, 0}).reshape({4});
   lstm.x = x.clone();
-  CHECK(differences(on_cpu(lstm), with_choice(context, lstm, stepwise())) == 0);
+  CHECK(differences(on_cpu(lstm), run_choice(context, lstm, stepwise())) == 0);
 }
 
 TEST_CASE("a sum of negative zeros stays negative") {
@@ -145,7 +128,7 @@ TEST_CASE("a sum of negative zeros stays negative") {
   for (const Mapping& mapping : mappings(context, problem))
     choices.push_back({Algorithm::exact_persistent, mapping, ""});
   for (const Choice& choice : choices) {
-    const RecurrentOutput out = with_choice(context, problem, choice);
+    const RecurrentOutput out = run_choice(context, problem, choice);
     CHECK(std::signbit(out.y.values<float>()[0]));
   }
 }
@@ -169,7 +152,7 @@ TEST_CASE("the persistent kernel gives the same bits in every layout over the de
   for (std::int64_t n = 0; n < 37; ++n) lengths.push_back((n * 5) % 7);
   const RecurrentProblem problem({cell, 2, 19, 0, Dtype::f32}, lengths, {false, true});
   Context context;
-  const RecurrentOutput expected = with_choice(context, problem, stepwise());
+  const RecurrentOutput expected = run_choice(context, problem, stepwise());
   const std::vector<Mapping> all = mappings(context, problem);
   REQUIRE(all.size() > 4);
   for (Mapping mapping : all)
@@ -177,8 +160,8 @@ TEST_CASE("the persistent kernel gives the same bits in every layout over the de
       mapping.directions_in_turn = in_turn;
       INFO(name_of(cell) << " " << mapping.blocks << " blocks of " << mapping.units << " units, "
                          << mapping.groups << " groups, " << mapping.rows << " rows");
-      CHECK(differences(expected, with_choice(context, problem,
-                                              {Algorithm::exact_persistent, mapping, ""})) == 0);
+      CHECK(differences(expected, run_choice(context, problem,
+                                             {Algorithm::exact_persistent, mapping, ""})) == 0);
     }
 }
 
@@ -191,7 +174,7 @@ TEST_CASE("input products in ranges of steps change no bit") {
                                  : way == 1 ? std::vector{true}
                                             : std::vector{false, true});
   Context context;
-  const RecurrentOutput expected = with_choice(context, problem, stepwise());
+  const RecurrentOutput expected = run_choice(context, problem, stepwise());
   std::vector<Choice> choices = {stepwise()};
   if (persistent_runs(problem.shape))
     choices.push_back({Algorithm::exact_persistent, mappings(context, problem).front(), ""});
@@ -199,7 +182,7 @@ TEST_CASE("input products in ranges of steps change no bit") {
     for (const std::int64_t rows : {1, 4, 9, 20}) {  // a step each, some steps, nearly all
       const std::int64_t bytes = rows * 16 * gates(cell) * 4;
       INFO(name_of(cell) << " " << rows << " rows at a time, way " << way);
-      CHECK(differences(expected, with_choice(context, problem, choice, bytes)) == 0);
+      CHECK(differences(expected, run_choice(context, problem, choice, bytes)) == 0);
     }
 }
 
@@ -208,7 +191,7 @@ TEST_CASE("lengths that only the device knows change no bit") {
   const auto cell = GENERATE(Cell::lstm, Cell::gru_reset_before, Cell::rnn_tanh);
   const RecurrentProblem problem({cell, 3, 10, 0, Dtype::f32}, {4, 0, 6, 1, 6}, {false, true});
   Context context;
-  const RecurrentOutput expected = with_choice(context, problem, stepwise());
+  const RecurrentOutput expected = run_choice(context, problem, stepwise());
   const Tensor lengths = context.to_device(
       Tensor::from(std::vector<std::int64_t>(problem.lengths), {problem.layout->batch()}));
   kernels::LayoutCapacity capacity;
@@ -219,7 +202,7 @@ TEST_CASE("lengths that only the device knows change no bit") {
   if (persistent_runs(problem.shape))
     choices.push_back({Algorithm::exact_persistent, mappings(context, problem).front(), ""});
   for (const Choice& choice : choices) {
-    const RecurrentOutput got = with_choice(context, problem, choice, 1 << 30, layout.get());
+    const RecurrentOutput got = run_choice(context, problem, choice, 1 << 30, layout.get());
     const std::int64_t total = problem.layout->total();
     CHECK(differences(expected.y, got.y.view().rows(0, total)) == 0);
     CHECK(differences(Tensor::zeros({25 - total, 20}, Dtype::f32), got.y.view().rows(total, 25)) ==
@@ -238,7 +221,7 @@ TEST_CASE("a NaN stays in its sequence and stops nothing") {
   const auto cell = GENERATE(Cell::lstm, Cell::gru, Cell::rnn_relu);
   RecurrentProblem problem({cell, 3, 10, 0, Dtype::f32}, {5, 4, 6, 2}, {false, true});
   Context context;
-  const RecurrentOutput clean = with_choice(context, problem, stepwise());
+  const RecurrentOutput clean = run_choice(context, problem, stepwise());
   // Every bit set: what an empty mailbox holds. Sequence 0 has it in its input, 3 in its state.
   float worst;
   std::memset(&worst, 0xFF, sizeof worst);
@@ -248,9 +231,9 @@ TEST_CASE("a NaN stays in its sequence and stops nothing") {
   std::vector<Choice> choices = {stepwise()};
   for (const Mapping& mapping : mappings(context, problem))
     choices.push_back({Algorithm::exact_persistent, mapping, ""});
-  const RecurrentOutput expected = with_choice(context, problem, stepwise());
+  const RecurrentOutput expected = run_choice(context, problem, stepwise());
   for (const Choice& choice : choices) {
-    const RecurrentOutput got = with_choice(context, problem, choice);
+    const RecurrentOutput got = run_choice(context, problem, choice);
     CHECK(differences(expected, got) == 0);
     for (const std::int64_t n : {1, 2})
       for (std::int64_t t = 0; t < problem.lengths[static_cast<std::size_t>(n)]; ++t) {
@@ -270,7 +253,6 @@ TEST_CASE("a persistent kernel that waits in vain gives up with an error") {
   Context context;
   const std::vector<Mapping> all = mappings(context, problem);
   REQUIRE(!all.empty());
-  ::setenv("PACKRNN_WATCHDOG_MS", "1", 1);
   const auto forward = [&](Context& c, const auto& shape, const auto& rows, const auto&,
                            auto directions, const auto& y, const auto&) {
     kernels::cuda::RecurrentRun run;
@@ -291,8 +273,10 @@ TEST_CASE("a persistent kernel that waits in vain gives up with an error") {
                         .y = y.raw()};
     kernels::cuda::exact_persistent_forward(c, run, all.back());
   };
-  CHECK_THROWS_WITH(problem.run(context, forward), Contains("gave up at step 1"));
-  ::unsetenv("PACKRNN_WATCHDOG_MS");
+  {
+    const Environment patience("PACKRNN_WATCHDOG_MS", "1");
+    CHECK_THROWS_WITH(problem.run(context, forward), Contains("gave up at step 1"));
+  }
   // And the context works on.
   CHECK(problem.error(problem.run(context)) <= 1.0);
 }

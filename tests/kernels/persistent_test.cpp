@@ -13,6 +13,7 @@
 #include "packrnn/kernels/layout.hpp"
 #include "packrnn/runtime/error.hpp"
 #include "tests/catch.hpp"
+#include "tests/environment.hpp"
 #include "tests/kernels/recurrent_problem.hpp"
 
 namespace packrnn::tests {
@@ -21,7 +22,6 @@ namespace {
 using Catch::Matchers::Contains;
 using kernels::Cell;
 using kernels::cuda::Algorithm;
-using kernels::cuda::Choice;
 using kernels::cuda::Mapping;
 
 constexpr Cell kCells[] = {Cell::lstm, Cell::gru, Cell::rnn_tanh, Cell::rnn_relu};
@@ -35,11 +35,6 @@ constexpr Kind kKinds[] = {{Dtype::bf16, F32Math::exact},
                            {Dtype::f16, F32Math::exact},
                            {Dtype::f32, F32Math::tf32},
                            {Dtype::f32, F32Math::tf32x3}};
-
-bool on_gpu() { return Device::best().type == DeviceType::cuda; }
-
-#define NEEDS_A_GPU \
-  if (!on_gpu()) PACKRNN_SKIP("the device under test is the CPU")
 
 ContextOptions options_of(const Kind& kind) {
   ContextOptions options;
@@ -68,15 +63,8 @@ RecurrentOutput with_mapping(Context& context, const RecurrentProblem& problem,
                              const Mapping& mapping,
                              std::int64_t input_product_bytes = std::int64_t{1} << 30,
                              const PackedLayout* layout = nullptr) {
-  const Choice choice{Algorithm::persistent, mapping, ""};
-  const kernels::cuda::RunOptions options{input_product_bytes, &choice};
-  return problem.run(
-      context,
-      [&](Context& c, const auto& shape, const auto& rows, const auto& x, auto directions,
-          const auto& y, const auto& cells) {
-        kernels::cuda::recurrent_forward(c, shape, rows, x, directions, y, cells, options);
-      },
-      layout);
+  return run_choice(context, problem, {Algorithm::persistent, mapping, ""}, input_product_bytes,
+                    layout);
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -326,7 +314,6 @@ TEST_CASE("a persistent tensor-core layer that waits in vain gives up with an er
   const RecurrentProblem problem = problem_of(kind, Cell::gru, 16, {4, 4, 2}, {false});
   Context context(Device::best(), options_of(kind));
   const Mapping mapping = mappings(context, problem).front();
-  ::setenv("PACKRNN_WATCHDOG_MS", "1", 1);
   const auto forward = [&](Context& c, const auto& shape, const auto& rows, const auto&,
                            auto directions, const auto& y, const auto&) {
     kernels::cuda::RecurrentRun run;
@@ -345,8 +332,10 @@ TEST_CASE("a persistent tensor-core layer that waits in vain gives up with an er
                         .y = y.raw()};
     kernels::cuda::persistent_forward(c, run, mapping);
   };
-  CHECK_THROWS_WITH(problem.run(context, forward), Contains("gave up at step 2"));
-  ::unsetenv("PACKRNN_WATCHDOG_MS");
+  {
+    const Environment patience("PACKRNN_WATCHDOG_MS", "1");
+    CHECK_THROWS_WITH(problem.run(context, forward), Contains("gave up at step 2"));
+  }
   // And the context works on.
   CHECK(problem.error(with_mapping(context, problem, mapping)) <= 1.0);
 }

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "tests/catch.hpp"
+#include "tests/environment.hpp"
 
 namespace packrnn::tests {
 namespace {
@@ -48,30 +49,6 @@ class Folder {
 
  private:
   fs::path path_;
-};
-
-/// Sets a variable of the environment, or removes it (null), until it dies.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) {
-    if (const char* const old = std::getenv(name)) old_ = old;
-    had_ = std::getenv(name) != nullptr;
-    set(value);
-  }
-  ~Variable() { set(had_ ? old_.c_str() : nullptr); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-
- private:
-  void set(const char* value) {
-    if (value)
-      ::setenv(name_, value, 1);
-    else
-      ::unsetenv(name_);
-  }
-  const char* name_;
-  std::string old_;
-  bool had_;
 };
 
 std::string read(const fs::path& path) {
@@ -116,20 +93,20 @@ TEST_CASE("only finite numbers and text are stored") {
 }
 
 TEST_CASE("the environment says where the file is") {
-  const Variable cache("PACKRNN_CACHE", nullptr), xdg("XDG_CACHE_HOME", "/x/cache"),
+  const Environment cache("PACKRNN_CACHE", nullptr), xdg("XDG_CACHE_HOME", "/x/cache"),
       home("HOME", "/x/home");
   CHECK(PlanFile::from_environment() == "/x/cache/packrnn/plans-1.json");
   CHECK(PlanFile::from_environment(true).empty());
   {
-    const Variable relative("XDG_CACHE_HOME", "cache");
+    const Environment relative("XDG_CACHE_HOME", "cache");
     CHECK(PlanFile::from_environment() == "/x/home/.cache/packrnn/plans-1.json");
-    const Variable homeless("HOME", nullptr);
+    const Environment homeless("HOME", nullptr);
     CHECK(PlanFile::from_environment().empty());
   }
-  const Variable asked("PACKRNN_CACHE", "/y");
+  const Environment asked("PACKRNN_CACHE", "/y");
   CHECK(PlanFile::from_environment() == "/y/plans-1.json");
   CHECK(PlanFile::from_environment(true) == "/y/plans-1.json");
-  const Variable off("PACKRNN_CACHE", "off");
+  const Environment off("PACKRNN_CACHE", "off");
   CHECK(PlanFile::from_environment().empty());
 }
 

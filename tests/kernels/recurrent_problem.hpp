@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "packrnn/kernels/cuda/recurrent.hpp"
 #include "packrnn/kernels/recurrent.hpp"
 #include "packrnn/runtime/random.hpp"
 #include "tests/reference/rnn.hpp"
@@ -230,5 +231,26 @@ struct RecurrentProblem {
     return worst;
   }
 };
+
+inline bool on_gpu() { return Device::best().type == DeviceType::cuda; }
+
+#define NEEDS_A_GPU \
+  if (!on_gpu()) PACKRNN_SKIP("the device under test is the CPU")
+
+/// On a GPU, by this algorithm and mapping; in ranges of steps whose input products take so many
+/// bytes; with another layout than the problem's, if one is given.
+inline RecurrentOutput run_choice(Context& context, const RecurrentProblem& problem,
+                                  const kernels::cuda::Choice& choice,
+                                  std::int64_t input_product_bytes = std::int64_t{1} << 30,
+                                  const PackedLayout* layout = nullptr) {
+  const kernels::cuda::RunOptions options{input_product_bytes, &choice};
+  return problem.run(
+      context,
+      [&](Context& c, const auto& shape, const auto& rows, const auto& x, auto directions,
+          const auto& y, const auto& cells) {
+        kernels::cuda::recurrent_forward(c, shape, rows, x, directions, y, cells, options);
+      },
+      layout);
+}
 
 }  // namespace packrnn::tests

@@ -20,6 +20,7 @@
 #include "packrnn/kernels/cuda/tune.hpp"
 #include "packrnn/runtime/error.hpp"
 #include "tests/catch.hpp"
+#include "tests/environment.hpp"
 
 namespace packrnn::simt {
 // Only in executables with simulated devices; null in the others (tests/simt/device.hpp).
@@ -72,32 +73,6 @@ Candidate runs(Algorithm algorithm, double microseconds_per_step, Mapping m = {}
   return {algorithm, m, 100e-6 * microseconds_per_step, {}};
 }
 Candidate cannot(Algorithm algorithm, std::string why) { return {algorithm, {}, 0, why}; }
-
-/// Sets a variable of the environment, or removes it (null), until it dies.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) {
-    if (const char* const old = std::getenv(name)) {
-      had_ = true;
-      old_ = old;
-    }
-    set(value);
-  }
-  ~Variable() { set(had_ ? old_.c_str() : nullptr); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-
- private:
-  void set(const char* value) {
-    if (value)
-      ::setenv(name_, value, 1);
-    else
-      ::unsetenv(name_);
-  }
-  const char* name_;
-  bool had_ = false;
-  std::string old_;
-};
 
 class Folder {
  public:
@@ -307,7 +282,7 @@ TEST_CASE("a wish is granted or refused with the reason") {
 
 TEST_CASE("choices follow the device") {
   if (!simulated()) PACKRNN_SKIP("no simulated device");
-  const Variable no_wish("PACKRNN_ALGORITHM", nullptr);
+  const Environment no_wish("PACKRNN_ALGORITHM", nullptr);
   const PackedLayoutPtr layout = equal_lengths(16, 50);
   const auto chosen = [&](const gpu::Properties& model, const RecurrentShape& shape,
                           F32Math math = F32Math::exact) {
@@ -349,7 +324,7 @@ TEST_CASE("choices follow the device") {
 
 TEST_CASE("no batch changes the bits of another") {
   if (!simulated()) PACKRNN_SKIP("no simulated device");
-  const Variable no_wish("PACKRNN_ALGORITHM", nullptr);
+  const Environment no_wish("PACKRNN_ALGORITHM", nullptr);
   gpu::Properties model = h200();
   model.name = "simulated";
   model.threads_per_multiprocessor = 2048;
@@ -370,7 +345,7 @@ TEST_CASE("no batch changes the bits of another") {
 
 TEST_CASE("a choice is remembered for batches of about its size, and can be asked for") {
   if (no_gpu()) PACKRNN_SKIP("no CUDA device");
-  const Variable no_wish("PACKRNN_ALGORITHM", nullptr);
+  const Environment no_wish("PACKRNN_ALGORITHM", nullptr);
   Context context;
   const Choice first = choose(context, lstm(32, Dtype::f32), *equal_lengths(9, 20), 1);
   const Choice again = choose(context, lstm(32, Dtype::f32), *equal_lengths(12, 30), 1);
@@ -397,7 +372,7 @@ TEST_CASE("option and environment overrule") {
     return choose(context, shape, *layout, 1);
   };
   {
-    const Variable no_wish("PACKRNN_ALGORITHM", nullptr);
+    const Environment no_wish("PACKRNN_ALGORITHM", nullptr);
     CHECK(chosen("step", lstm(32, Dtype::f32)).algorithm == Algorithm::step);
     CHECK(chosen("step", lstm(32)).algorithm == Algorithm::tensor_step);
     CHECK(chosen("persistent", lstm(32, Dtype::f32)).algorithm == Algorithm::exact_persistent);
@@ -405,7 +380,7 @@ TEST_CASE("option and environment overrule") {
     CHECK_THROWS_WITH(chosen("persistent", lstm(32, Dtype::f64)), Contains("not in f64"));
     CHECK_THROWS_AS(chosen("cluster", lstm(32, Dtype::f32)), Unsupported);
   }
-  const Variable wish("PACKRNN_ALGORITHM", "step");
+  const Environment wish("PACKRNN_ALGORITHM", "step");
   CHECK(chosen("", lstm(32)).algorithm == Algorithm::tensor_step);
   CHECK(chosen("persistent", lstm(32)).algorithm == Algorithm::persistent);
 }
@@ -413,7 +388,7 @@ TEST_CASE("option and environment overrule") {
 TEST_CASE("calibration is measured, kept and used") {
   if (no_gpu()) PACKRNN_SKIP("no CUDA device");
   const Folder folder;
-  const Variable cache("PACKRNN_CACHE", folder.path()), no_wish("PACKRNN_ALGORITHM", nullptr);
+  const Environment cache("PACKRNN_CACHE", folder.path()), no_wish("PACKRNN_ALGORITHM", nullptr);
   const int device = Device::best().index;
   CHECK_FALSE(constants_for(device).calibrated);
   {
@@ -438,7 +413,7 @@ TEST_CASE("calibration is measured, kept and used") {
 TEST_CASE("a calibration that cannot be is not believed, a damaged file is mentioned") {
   if (no_gpu()) PACKRNN_SKIP("no CUDA device");
   const Folder folder;
-  const Variable cache("PACKRNN_CACHE", folder.path()), no_wish("PACKRNN_ALGORITHM", nullptr);
+  const Environment cache("PACKRNN_CACHE", folder.path()), no_wish("PACKRNN_ALGORITHM", nullptr);
   const std::filesystem::path path = PlanFile::from_environment();
   const gpu::Properties& p = gpu::properties(Device::best().index);
   const DeviceConstants estimate = estimated_constants(p);
@@ -468,7 +443,7 @@ TEST_CASE("a calibration that cannot be is not believed, a damaged file is menti
 TEST_CASE("what tuning finds is used by those who come later") {
   if (no_gpu()) PACKRNN_SKIP("no CUDA device");
   const Folder folder;
-  const Variable cache("PACKRNN_CACHE", folder.path()), no_wish("PACKRNN_ALGORITHM", nullptr);
+  const Environment cache("PACKRNN_CACHE", folder.path()), no_wish("PACKRNN_ALGORITHM", nullptr);
   const RecurrentShape shape = GENERATE(lstm(16, Dtype::f32), lstm(16, Dtype::bf16, 8),
                                         RecurrentShape{Cell::gru, 8, 16, 0, Dtype::f32});
   const PackedLayoutPtr layout = PackedLayout::make(Lengths{3, 0, 2, 3, 1});

@@ -10,6 +10,7 @@
 #include "packrnn/runtime/device_fault.hpp"
 #include "packrnn/runtime/gpu.hpp"
 #include "tests/catch.hpp"
+#include "tests/environment.hpp"
 #include "tests/runtime/device_test.hpp"
 
 namespace packrnn {
@@ -17,27 +18,9 @@ namespace {
 
 using Catch::Contains;
 using tests::counted;
+using tests::Environment;
 using tests::fetch;
 using tests::values_of;
-
-/// Sets a variable of the environment while it lives.
-class Environment {
- public:
-  Environment(const char* name, const char* value) : name_(name) {
-    const char* old = std::getenv(name);
-    had_ = old != nullptr;
-    if (had_) old_ = old;
-    value == nullptr ? unsetenv(name) : setenv(name, value, 1);
-  }
-  ~Environment() { had_ ? setenv(name_, old_.c_str(), 1) : unsetenv(name_); }
-  Environment(const Environment&) = delete;
-  Environment& operator=(const Environment&) = delete;
-
- private:
-  const char* name_;
-  bool had_;
-  std::string old_;
-};
 
 /// As a kernel would, in stream order.
 void report(Context& context, FaultCode code, std::vector<std::int64_t> values) {
