@@ -24,6 +24,7 @@ PackedLayoutPtr known_layout(Context& context, const PackedLayout& layout) {
   const std::vector<std::int64_t> sorted = fetch(tables.lengths);
   const std::vector<std::int64_t> places = fetch(tables.unsorted_indices);
   std::vector<std::int64_t> lengths;
+  lengths.reserve(places.size());
   for (const std::int64_t place : places)
     lengths.push_back(sorted[static_cast<std::size_t>(place)]);
   return PackedLayout::make(std::move(lengths), {.padded_length = layout.padded_length(),

@@ -33,32 +33,32 @@ constexpr int product_warps(std::int64_t state) {
 
 /// See DirectionRun for what is not explained here.
 struct PersistentDirection {
-  const void* w_hh;     // [U * G, pitch_hh]
-  const float* bias_n;  // [U]
-  const float* gx;
-  const void *y, *h_0;  // what was before the range of steps
-  const float* c_0;
-  void* start;     // T [batch, U], sorted order: h before a row's first step of the range
-  float* c_state;  // [batch, U]
-  void* mail;      // T, row pitch mail_pitch: where h is published
-  void* y_beside;  // y where that is not the mailbox, else null
-  void* h_n;
-  float *c_n, *cells;
-  bool reverse;
+  const void* w_hh = nullptr;     // [U * G, pitch_hh]
+  const float* bias_n = nullptr;  // [U]
+  const float* gx = nullptr;
+  const void *y = nullptr, *h_0 = nullptr;  // what was before the range of steps
+  const float* c_0 = nullptr;
+  void* start = nullptr;     // T [batch, U], sorted order: h before a row's first step of the range
+  float* c_state = nullptr;  // [batch, U]
+  void* mail = nullptr;      // T, row pitch mail_pitch: where h is published
+  void* y_beside = nullptr;  // y where that is not the mailbox, else null
+  void* h_n = nullptr;
+  float *c_n = nullptr, *cells = nullptr;
+  bool reverse = false;
 };
 
 struct PersistentRun {
   DeviceLayout layout;
   PersistentDirection direction[2];
-  DeviceFault* fault;
-  std::uint64_t watchdog_ns;
-  std::int64_t pitch_hh, ldy, ldcells, mail_pitch;  // elements
-  std::int32_t hidden, units;                       // H, U
-  std::int32_t first_step, last_step;
-  std::int32_t blocks, groups, chunk_rows;  // blocks of a group, groups of a direction
-  std::int32_t directions, warps;
-  bool mail_is_y;  // else row 0 of the mailbox is the packed row offsets[first_step]
-  bool relu;
+  DeviceFault* fault = nullptr;
+  std::uint64_t watchdog_ns = 0;
+  std::int64_t pitch_hh = 0, ldy = 0, ldcells = 0, mail_pitch = 0;  // elements
+  std::int32_t hidden = 0, units = 0;                               // H, U
+  std::int32_t first_step = 0, last_step = 0;
+  std::int32_t blocks = 0, groups = 0, chunk_rows = 0;  // blocks of a group, groups of a direction
+  std::int32_t directions = 0, warps = 0;
+  bool mail_is_y = false;  // else row 0 of the mailbox is the packed row offsets[first_step]
+  bool relu = false;
 };
 
 /// An instantiation of a kernel, as the host sees it.

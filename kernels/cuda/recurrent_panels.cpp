@@ -55,9 +55,9 @@ RecurrentPanels RecurrentPanels::of(const RecurrentShape& s) {
   p.pitch_hh = round_up(s.state(), kPitch);
   p.pitch_hr = s.projection > 0 ? round_up(s.hidden, kPitch) : 0;
   std::int64_t end = 0;
-  const auto place = [&](std::int64_t elements) {
+  const auto place = [&](std::int64_t count) {
     const std::int64_t begin = end;
-    end += round_up(elements, 64 / size);
+    end += round_up(count, 64 / size);
     return begin;
   };
   p.w_ih = place(p.units * p.gates * p.pitch_ih);

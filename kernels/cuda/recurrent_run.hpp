@@ -32,7 +32,7 @@ struct DirectionRun {
 
 struct RecurrentRun {
   RecurrentShape shape;
-  RecurrentPanels panels;
+  RecurrentPanels panels{};
   DeviceLayout layout;
   std::span<const std::int64_t> batch_sizes;  // [steps], as the host knows them; empty: it does
                                               // not, and only layout's capacities hold

@@ -13,9 +13,9 @@
 namespace packrnn::gpu {
 
 struct StreamHandle {
-  int device;
-  cudaStream_t stream;
-  bool owned;
+  int device = 0;
+  cudaStream_t stream = nullptr;
+  bool owned = false;
   std::atomic<bool> capturing{false};
   std::mutex mutex;
   std::vector<void*> released;  // while it captures: freed when that ends
