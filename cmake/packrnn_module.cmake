@@ -22,7 +22,8 @@ function(packrnn_compile_options target)
     $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>
     # CMake 3.25 knows no C++20 for nvcc. --fmad=false is its -ffp-contract=off. Kernels may call
     # constexpr functions that are written once for host and device.
-    $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --fmad=false --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra>)
+    $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --fmad=false --expt-relaxed-constexpr
+      -Xcompiler=-Wall,-Wextra ${packrnn_cuda_code}>)
   if(PACKRNN_WERROR)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Werror>
       $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
