@@ -1,9 +1,15 @@
 #include "packrnn/kernels/recurrent.hpp"
 
+#include <algorithm>
+#include <optional>
+#include <vector>
+
 #include "packrnn/kernels/check.hpp"
 #include "packrnn/kernels/cpu/recurrent.hpp"
 #include "packrnn/kernels/cuda/recurrent.hpp"
 #include "packrnn/kernels/cuda/recurrent_panels.hpp"
+#include "packrnn/kernels/cuda/wavefront.hpp"
+#include "packrnn/kernels/dropout.hpp"
 
 namespace packrnn::kernels {
 namespace {
@@ -18,6 +24,39 @@ void check_shape(Device device, const RecurrentShape& s) {
           "recurrent: projection {} is for an LSTM only, not for {}", s.projection,
           name_of(s.cell));
   check_computable("recurrent", s.dtype, device);
+}
+
+void check_layer(Device device, const RecurrentLayer& layer, const PackedLayout& layout,
+                 const TensorView& x, const TensorSpan& y) {
+  const RecurrentShape& s = layer.shape;
+  const std::int64_t elements = recurrent_panel_elements(device, s);
+  const auto count = static_cast<std::int64_t>(layer.directions.size());
+  expects(count == 1 || count == 2, "directions: {} given, expected 1 or 2", count);
+  const std::int64_t total = layout.total(), batch = layout.batch();
+  const bool lstm = s.cell == Cell::lstm;
+  const Dtype cell = cell_dtype(s.dtype);
+  check("x", x, {total, s.input}, s.dtype, device);
+  check("y", y, {total, count * s.state()}, s.dtype, device);
+  expects(lstm || !layer.cells.defined(), "cells: {} has no cell state", name_of(s.cell));
+  check_optional("cells", layer.cells, {total, count * s.hidden}, cell, device);
+  for (const RecurrentDirection& d : layer.directions) {
+    check_panels(d.panels, elements, s.dtype, device);
+    check_optional("h_0", d.h_0, {batch, s.state()}, s.dtype, device);
+    check("h_n", d.h_n, {batch, s.state()}, s.dtype, device);
+    expects(lstm || !d.c_0.defined(), "c_0: {} has no cell state", name_of(s.cell));
+    check_optional("c_0", d.c_0, {batch, s.hidden}, cell, device);
+    if (lstm) check("c_n", d.c_n, {batch, s.hidden}, cell, device);
+  }
+}
+
+/// Its arguments are checked.
+void run_layer(Context& context, const RecurrentLayer& layer, const PackedLayout& layout,
+               const TensorView& x, const TensorSpan& y) {
+  const auto& [shape, directions, cells] = layer;
+  if (context.device().type == DeviceType::cuda)
+    cuda::recurrent_forward(context, shape, layout, x, directions, y, cells);
+  else
+    cpu::recurrent_forward(context, shape, layout, x, directions, y, cells);
 }
 
 }  // namespace
@@ -61,32 +100,51 @@ void pack_recurrent(Context& context, const RecurrentShape& s, const RecurrentWe
   context.copy(filled, panels);
 }
 
-void recurrent_forward(Context& context, const RecurrentShape& s, const PackedLayout& layout,
+void recurrent_forward(Context& context, const RecurrentShape& shape, const PackedLayout& layout,
                        const TensorView& x, std::span<const RecurrentDirection> directions,
                        const TensorSpan& y, const TensorSpan& cells) {
+  check_layer(context.device(), {shape, directions, cells}, layout, x, y);
+  run_layer(context, {shape, directions, cells}, layout, x, y);
+}
+
+void stack_forward(Context& context, const PackedLayout& layout, const TensorView& x,
+                   std::span<const RecurrentLayer> layers, const TensorSpan& y,
+                   const StackDropout& dropout) {
+  const std::size_t L = layers.size();
+  expects(L > 0, "layers: none given, expected at least one");
   const Device device = context.device();
-  const std::int64_t elements = recurrent_panel_elements(device, s);
-  const auto count = static_cast<std::int64_t>(directions.size());
-  expects(count == 1 || count == 2, "directions: {} given, expected 1 or 2", count);
-  const std::int64_t total = layout.total(), batch = layout.batch();
-  const bool lstm = s.cell == Cell::lstm;
-  const Dtype cell = cell_dtype(s.dtype);
-  check("x", x, {total, s.input}, s.dtype, device);
-  check("y", y, {total, count * s.state()}, s.dtype, device);
-  expects(lstm || !cells.defined(), "cells: {} has no cell state", name_of(s.cell));
-  check_optional("cells", cells, {total, count * s.hidden}, cell, device);
-  for (const RecurrentDirection& d : directions) {
-    check_panels(d.panels, elements, s.dtype, device);
-    check_optional("h_0", d.h_0, {batch, s.state()}, s.dtype, device);
-    check("h_n", d.h_n, {batch, s.state()}, s.dtype, device);
-    expects(lstm || !d.c_0.defined(), "c_0: {} has no cell state", name_of(s.cell));
-    check_optional("c_0", d.c_0, {batch, s.hidden}, cell, device);
-    if (lstm) check("c_n", d.c_n, {batch, s.hidden}, cell, device);
+  std::optional<cuda::Wavefront> wavefront;
+  if (device.type == DeviceType::cuda && dropout.p == 0)
+    wavefront = cuda::choose_wavefront(context, layout, layers);
+
+  // One after the other, layers write to two buffers in turns.
+  Workspace::Scope scratch(context.workspace());
+  const std::size_t buffers = std::min(L - 1, wavefront ? L - 1 : std::size_t{2});
+  std::vector<void*> memory(buffers);
+  const auto width = [&](const RecurrentLayer& layer) {
+    return std::ssize(layer.directions) * layer.shape.state();
+  };
+  std::int64_t widest = 0;
+  for (std::size_t l = 0; l + 1 < L; ++l)
+    widest = std::max(widest,
+                      width(layers[l]) * static_cast<std::int64_t>(size_of(layers[l].shape.dtype)));
+  for (void*& buffer : memory) buffer = scratch.take<std::byte>(layout.total() * widest).data();
+  std::vector<TensorSpan> outputs;
+  for (std::size_t l = 0; l + 1 < L; ++l)
+    outputs.emplace_back(memory[l % buffers], Shape{layout.total(), width(layers[l])},
+                         layers[l].shape.dtype, device);
+  outputs.push_back(y);
+  const auto input = [&](std::size_t l) { return l == 0 ? x : TensorView(outputs[l - 1]); };
+
+  for (std::size_t l = 0; l < L; ++l) check_layer(device, layers[l], layout, input(l), outputs[l]);
+  if (wavefront) return cuda::wavefront_forward(context, *wavefront, layout, x, layers, outputs);
+  for (std::size_t l = 0; l < L; ++l) {
+    run_layer(context, layers[l], layout, input(l), outputs[l]);
+    if (dropout.p == 0 || l + 1 == L) continue;
+    DropoutKey key = dropout.key;
+    key.layer += static_cast<std::uint32_t>(l);
+    kernels::dropout(context, layout, key, dropout.p, outputs[l]);
   }
-  if (device.type == DeviceType::cuda)
-    cuda::recurrent_forward(context, s, layout, x, directions, y, cells);
-  else
-    cpu::recurrent_forward(context, s, layout, x, directions, y, cells);
 }
 
 std::string explain_recurrent(Context& context, const RecurrentShape& shape,

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "packrnn/kernels/dropout.hpp"
 #include "packrnn/runtime/context.hpp"
 #include "packrnn/runtime/packed_layout.hpp"
 #include "packrnn/runtime/tensor.hpp"
@@ -82,6 +83,27 @@ struct RecurrentDirection {
 void recurrent_forward(Context& context, const RecurrentShape& shape, const PackedLayout& layout,
                        const TensorView& x, std::span<const RecurrentDirection> directions,
                        const TensorSpan& y, const TensorSpan& cells = {});
+
+/// One layer of a stack.
+struct RecurrentLayer {
+  RecurrentShape shape;
+  std::span<const RecurrentDirection> directions;
+  TensorSpan cells;  // of every step; undefined: not wanted
+};
+
+/// Between the layers: element-wise with probability p, where the key's layer counts from 0.
+struct StackDropout {
+  DropoutKey key;
+  double p = 0;
+};
+
+/// Layers one above the other: each is a recurrent_forward() whose input is what the layer below
+/// gives. Assigns y [total, D*S], the output of the last, and every layer's final states and cells;
+/// the outputs between them are workspace. On a GPU the layers of a stack may work at the same
+/// time, each a few steps behind the one below; the bits are those of one after the other.
+void stack_forward(Context& context, const PackedLayout& layout, const TensorView& x,
+                   std::span<const RecurrentLayer> layers, const TensorSpan& y,
+                   const StackDropout& dropout = {});
 
 /// What recurrent_forward() will do with such a batch, and why nothing faster: one line.
 std::string explain_recurrent(Context& context, const RecurrentShape& shape,

@@ -1,8 +1,8 @@
 #include "packrnn/layers/recurrent.hpp"
 
+#include <array>
 #include <cmath>
 
-#include "packrnn/kernels/dropout.hpp"
 #include "packrnn/kernels/elementwise.hpp"
 #include "packrnn/layers/arguments.hpp"
 #include "packrnn/layers/derived.hpp"
@@ -224,40 +224,28 @@ DenseOutput Recurrent::run(Context& context, const PackedLayout& layout, const T
     for (std::int64_t layer = 0; layer < L; ++layer)
       cells.push_back(context.empty({total, D * H}, c_dtype));
 
-  const bool drop = options.training && config_.dropout > 0.0 && L > 1;
-  const std::uint64_t draw = drop ? context.random().draw() : 0;
-  Workspace::Scope scratch(context.workspace());
-  const auto take = [&](bool needed) {
-    const std::int64_t bytes =
-        needed ? total * D * S * static_cast<std::int64_t>(size_of(dtype)) : 0;
-    return TensorSpan(scratch.take<std::byte>(bytes).data(), {needed ? total : 0, D * S}, dtype,
-                      context.device());
-  };
-  const TensorSpan between[2] = {take(L > 1), take(L > 2)};  // outputs of inner layers, in turns
-
-  TensorView input = x;
-  for (std::int64_t layer = 0; layer < L; ++layer) {
-    const bool last = layer == L - 1;
-    const TensorSpan y = last ? result.output.span() : between[layer % 2];
-    kernels::RecurrentDirection runs[2];
+  const auto count = static_cast<std::size_t>(L);
+  std::vector<std::array<kernels::RecurrentDirection, 2>> directions_of(count);
+  std::vector<kernels::RecurrentLayer> layers(count);
+  for (std::size_t layer = 0; layer < count; ++layer) {
     for (std::int64_t d = 0; d < D; ++d) {
-      const std::int64_t index = layer * D + d;
-      runs[d] = {.panels = packed->panels[static_cast<std::size_t>(index)],
-                 .reverse = d == 1,
-                 .h_0 = slice(initial.h, index),
-                 .c_0 = slice(initial.c, index),
-                 .h_n = slice(result.state.h.span(), index),
-                 .c_n = slice(result.state.c.span(), index)};
+      const std::int64_t index = static_cast<std::int64_t>(layer) * D + d;
+      directions_of[layer][static_cast<std::size_t>(d)] = {
+          .panels = packed->panels[static_cast<std::size_t>(index)],
+          .reverse = d == 1,
+          .h_0 = slice(initial.h, index),
+          .c_0 = slice(initial.c, index),
+          .h_n = slice(result.state.h.span(), index),
+          .c_n = slice(result.state.c.span(), index)};
     }
-    kernels::recurrent_forward(
-        context, shape_of(config_, layer), layout, input, {runs, static_cast<std::size_t>(D)}, y,
-        cells.empty() ? TensorSpan{} : cells[static_cast<std::size_t>(layer)].span());
-    if (drop && !last)
-      kernels::dropout(context, layout,
-                       {context.random().seed(), draw, static_cast<std::uint32_t>(layer)},
-                       config_.dropout, y);
-    input = y;
+    layers[layer] = {shape_of(config_, static_cast<std::int64_t>(layer)),
+                     {directions_of[layer].data(), static_cast<std::size_t>(D)},
+                     cells.empty() ? TensorSpan{} : cells[layer].span()};
   }
+  kernels::StackDropout dropout;
+  if (options.training && config_.dropout > 0.0 && L > 1)
+    dropout = {{context.random().seed(), context.random().draw(), 0}, config_.dropout};
+  kernels::stack_forward(context, layout, x, layers, result.output, dropout);
 
   if (options.cells) *options.cells = std::move(cells);
   const auto finish = [&](Tensor& state, std::int64_t width) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <limits>
 #include <utility>
 
@@ -166,7 +167,8 @@ void Workspace::release() {
 }
 
 struct Context::State {
-  State(Device where, ContextOptions& options)
+  /// With the queue that it is beside, if it is a lane.
+  State(Device where, ContextOptions& options, const DeviceQueue* beside = nullptr)
       : device(where),
         pool(team_of(options.threads, where), options.pin_threads),
         workspace(where),
@@ -176,7 +178,8 @@ struct Context::State {
     expects(options.stream == nullptr || device.type == DeviceType::cuda,
             "a stream was given, but the context is on {}", device);
     if (device.type == DeviceType::cuda)
-      queue = std::make_shared<DeviceQueue>(device.index, options.stream);
+      queue = beside ? std::make_shared<DeviceQueue>(beside)
+                     : std::make_shared<DeviceQueue>(device.index, options.stream);
   }
 
   Device device;
@@ -187,6 +190,7 @@ struct Context::State {
   F32Math f32_math;
   std::string algorithm;
   std::shared_ptr<DeviceQueue> queue;  // on a GPU only
+  std::deque<Context> lanes;           // references stay valid; they go before the queue
 };
 
 Context::Context(Device device, ContextOptions options) {
@@ -194,6 +198,7 @@ Context::Context(Device device, ContextOptions options) {
   state_ = std::make_unique<State>(device, options);
 }
 
+Context::Context(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
 Context::Context(Context&&) noexcept = default;
 Context& Context::operator=(Context&&) noexcept = default;
 Context::~Context() = default;
@@ -211,6 +216,17 @@ std::shared_ptr<DeviceQueue> Context::shared_queue() const noexcept { return sta
 
 Workspace& Context::workspace() noexcept {
   return queue() ? queue()->workspace() : state_->workspace;
+}
+
+Context& Context::lane(std::size_t index) {
+  expects(queue() != nullptr, "lane {} was asked of a context on {}", index, device());
+  std::deque<Context>& lanes = state_->lanes;
+  while (lanes.size() <= index) {
+    ContextOptions options{
+        .threads = 1, .seed = random().seed(), .f32_math = f32_math(), .algorithm = algorithm()};
+    lanes.push_back(Context(std::make_unique<State>(device(), options, queue())));
+  }
+  return lanes[index];
 }
 
 gpu::Stream Context::stream() const noexcept { return queue() ? queue()->stream() : nullptr; }

@@ -176,6 +176,13 @@ class Context {
   /// the CPU. synchronize() and to_host() read it.
   DeviceFault* fault() const noexcept;
 
+  /// Lane `index` of this context, for the library's own use: a context of the same device and
+  /// settings with a stream of its own, so that work can run beside this context's. It is made at
+  /// the first call and lives as long as this context. Neither starts after the other unless told
+  /// so by wait_for(); synchronize() of this context reports what goes wrong on a lane, provided
+  /// that this context waits for the lane first. Only on a GPU.
+  Context& lane(std::size_t index);
+
   /// One line per algorithm chosen so far in this context, with the reason.
   std::string explain() const;
 
@@ -187,6 +194,7 @@ class Context {
   std::shared_ptr<DeviceQueue> shared_queue() const noexcept;
 
   struct State;
+  explicit Context(std::unique_ptr<State> state) noexcept;
   std::unique_ptr<State> state_;
 };
 

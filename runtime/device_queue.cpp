@@ -29,15 +29,25 @@ Buffer allocate_on(const std::shared_ptr<gpu::StreamHandle>& stream, std::size_t
 }  // namespace
 
 DeviceQueue::DeviceQueue(int device, void* adopted)
+    : DeviceQueue(device, make_stream(device, adopted), nullptr) {}
+
+DeviceQueue::DeviceQueue(const DeviceQueue* reporter)
+    : DeviceQueue(reporter->device_, make_stream(reporter->device_, nullptr), reporter->fault_) {}
+
+DeviceQueue::DeviceQueue(int device, std::shared_ptr<gpu::StreamHandle> stream, DeviceFault* fault)
     : device_(device),
-      stream_(make_stream(device, adopted)),
-      fault_(allocate_on(stream_, sizeof(DeviceFault))),
+      stream_(std::move(stream)),
+      fault_(fault),
       seen_(std::static_pointer_cast<DeviceFault>(pinned(sizeof(DeviceFault)))),
-      ring_(stream()),
+      ring_(stream_.get()),
       workspace_(
           Device::cuda(device),
-          [stream = stream_](std::size_t bytes) { return allocate_on(stream, bytes); }, stream()) {
-  gpu::fill(fault_.data(), 0, sizeof(DeviceFault), stream());
+          [stream = stream_](std::size_t bytes) { return allocate_on(stream, bytes); },
+          stream_.get()) {
+  if (fault_ != nullptr) return;
+  own_fault_ = allocate_on(stream_, sizeof(DeviceFault));
+  fault_ = static_cast<DeviceFault*>(own_fault_.data());
+  gpu::fill(fault_, 0, sizeof(DeviceFault), this->stream());
 }
 
 void DeviceQueue::expects_no_capture(const char* what) const {
@@ -77,11 +87,11 @@ void DeviceQueue::download(void* target, const void* source, std::size_t bytes) 
 
 void DeviceQueue::synchronize() {
   expects_no_capture("synchronize() was called");
-  gpu::copy(seen_.get(), fault_.data(), sizeof(DeviceFault), gpu::Copy::to_host, stream());
+  gpu::copy(seen_.get(), fault_, sizeof(DeviceFault), gpu::Copy::to_host, stream());
   gpu::wait(stream());
   ring_.all_done();
   if (seen_->code == 0) return;
-  gpu::fill(fault_.data(), 0, sizeof(DeviceFault), stream());
+  gpu::fill(fault_, 0, sizeof(DeviceFault), stream());
   throw_fault(*seen_);
 }
 

@@ -24,12 +24,14 @@ class DeviceQueue {
  public:
   /// `adopted` is a native stream of the caller's, or null. Throws as gpu::properties().
   DeviceQueue(int device, void* adopted);
+  /// Beside another queue, which outlives it and whose synchronize() reports the faults of both.
+  explicit DeviceQueue(const DeviceQueue* reporter);
   DeviceQueue(const DeviceQueue&) = delete;
   DeviceQueue& operator=(const DeviceQueue&) = delete;
 
   int device() const noexcept { return device_; }
   gpu::Stream stream() const noexcept { return stream_.get(); }
-  DeviceFault* fault() const noexcept { return static_cast<DeviceFault*>(fault_.data()); }
+  DeviceFault* fault() const noexcept { return fault_; }
   Workspace& workspace() noexcept { return recording_ ? *recording_->workspace : workspace_; }
   gpu::Products products();
 
@@ -46,11 +48,13 @@ class DeviceQueue {
   gpu::Graph end_capture();
 
  private:
+  DeviceQueue(int device, std::shared_ptr<gpu::StreamHandle> stream, DeviceFault* fault);
   void expects_no_capture(const char* what) const;
 
   int device_;
   std::shared_ptr<gpu::StreamHandle> stream_;
-  Buffer fault_;
+  Buffer own_fault_;
+  DeviceFault* fault_;
   std::shared_ptr<DeviceFault> seen_;  // pinned: where synchronize() reads the fault
   PinnedRing ring_;
   Workspace workspace_;

@@ -24,7 +24,7 @@ struct PlanKey {
 struct Plan {
   int algorithm = 0;                // meaning belongs to the op
   std::string reason;               // one line: what runs, and why nothing faster does
-  std::array<int, 4> parameters{};  // of the algorithm
+  std::array<int, 5> parameters{};  // of the algorithm
 };
 
 /// Least recently used plans are dropped beyond `capacity`, so a server that sees every shape does

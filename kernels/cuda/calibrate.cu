@@ -148,10 +148,10 @@ DeviceConstants measure(int device, DeviceConstants d, const CalibrationEffort& 
     const Memory from(device, static_cast<std::size_t>(vectors) * 16, stream),
         to(device, static_cast<std::size_t>(vectors) * 16, stream);
     gpu::fill(from.as<void>(), 0, static_cast<std::size_t>(vectors) * 16, stream);
+    const gpu::LaunchShape shape{.grid = {8 * blocks, 1, 1}, .block = {kThreads, 1, 1}};
     const double copy = bench.per_item(1, nothing, [&](int rounds) {
-      launch(stream, PACKRNN_KERNEL(copy_kernel),
-             {.grid = {8 * blocks, 1, 1}, .block = {kThreads, 1, 1}}, from.as<U32x4>(),
-             to.as<U32x4>(), vectors, rounds);
+      launch(stream, PACKRNN_KERNEL(copy_kernel), shape, from.as<U32x4>(), to.as<U32x4>(), vectors,
+             rounds);
     });
     take(static_cast<double>(2 * 16 * vectors) / copy, d.copy_bandwidth);
   }
@@ -198,9 +198,9 @@ DeviceConstants measure(int device, DeviceConstants d, const CalibrationEffort& 
   }
   {
     const Memory sink(device, std::size_t{4} * blocks, stream);
+    const gpu::LaunchShape shape{.grid = {blocks, 1, 1}, .block = {kThreads, 1, 1}};
     const double product = bench.per_item(effort.products, nothing, [&](int products) {
-      launch(stream, PACKRNN_KERNEL(product_kernel),
-             {.grid = {blocks, 1, 1}, .block = {kThreads, 1, 1}}, sink.as<float>(), products);
+      launch(stream, PACKRNN_KERNEL(product_kernel), shape, sink.as<float>(), products);
     });
     // 16 x 8 x 16 multiply-adds per product; all multiprocessors do the same at the same time.
     constexpr double kEach = 16.0 * 8.0 * 16.0 * kChains * (kThreads / 32);

@@ -208,6 +208,14 @@ double persistent_seconds(const DeviceConstants& d, const RecurrentShape& shape,
   return d.startup + longest * (m.directions_in_turn ? directions : 1);
 }
 
+double wavefront_seconds(const DeviceConstants& d, double layer, int layers, int ranges) {
+  // Of a range: the input product, the states before it, the recurrence; to and from its neighbours
+  // two events.
+  const double range = (layer - d.startup) / ranges + d.startup + 2 * d.kernel_gap;
+  const double launches = 5 * d.launch * layers;
+  return (ranges + layers - 1) * std::max(range, launches);
+}
+
 double stepwise_seconds(const DeviceConstants& d, const RecurrentShape& shape,
                         Arithmetic arithmetic, const LengthProfile& profile, int directions) {
   const double from_l2 = weight_bytes(shape) / d.l2_bandwidth;

@@ -80,6 +80,9 @@ double step_seconds(const DeviceConstants& device, const RecurrentShape& shape,
 double persistent_seconds(const DeviceConstants& device, const RecurrentShape& shape,
                           Arithmetic arithmetic, const Mapping& mapping,
                           const LengthProfile& profile, int directions);
+/// Layers that take `layer` seconds each, cut into ranges of steps and each a range behind the
+/// layer below, on streams of their own.
+double wavefront_seconds(const DeviceConstants& device, double layer, int layers, int ranges);
 /// The whole range of steps by kernels of one step each: fused (step.cu; f64 and exact) or product
 /// and cell (tensor_step.cu; the others).
 double stepwise_seconds(const DeviceConstants& device, const RecurrentShape& shape,

@@ -345,8 +345,8 @@ std::vector<Mapping> exact_persistent_mappings(int device, const RecurrentShape&
       m.rows = rows;
       m.directions_in_turn = blocks * directions > resident;
       const std::int64_t chunks = std::max<std::int64_t>(1, (batch + rows - 1) / rows);
-      m.groups = static_cast<int>(std::min<std::int64_t>(
-          {chunks, resident / (blocks * (m.directions_in_turn ? 1 : directions)), kMostGroups}));
+      const std::int64_t room = resident / (blocks * (m.directions_in_turn ? 1 : directions));
+      m.groups = static_cast<int>(std::min<std::int64_t>({chunks, room, kMostGroups}));
       m.shared_weights = 4 * static_cast<std::int64_t>(gates(shape.cell)) * units * shape.hidden;
       mappings.push_back(m);
     }

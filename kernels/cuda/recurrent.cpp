@@ -78,23 +78,6 @@ void input_product(Context& context, const RecurrentRun& run, const void* panels
                   from, w, static_cast<const float*>(bias), gx);
 }
 
-/// Runs steps [first, last) of the directions in `run`; rows [begin, end) of the packed batch.
-void run_range(Context& context, RecurrentRun run, const TensorView& x, const Choice& choice,
-               std::int64_t first, std::int64_t last, std::int64_t begin, std::int64_t end) {
-  Workspace::Scope scratch(context.workspace());
-  const Dtype sums = cell_dtype(run.shape.dtype);
-  const std::int64_t elements = (end - begin) * run.panels.units * run.panels.gates;
-  for (int i = 0; i < run.directions; ++i) {
-    void* const gx =
-        scratch.take<std::byte>(elements * static_cast<std::int64_t>(size_of(sums))).data();
-    input_product(context, run, run.direction[i].panels, x, begin, end - begin, gx);
-    run.direction[i].gx = gx;
-  }
-  run.first_step = static_cast<std::int32_t>(first);
-  run.last_step = static_cast<std::int32_t>(last);
-  run_algorithm(context, run, choice);
-}
-
 /// Ranges of steps whose rows are at most `most`, or a single step.
 void run_in_ranges(Context& context, const RecurrentRun& run, const PackedLayout& layout,
                    const TensorView& x, const Choice& choice, std::int64_t most) {
@@ -108,24 +91,23 @@ void run_in_ranges(Context& context, const RecurrentRun& run, const PackedLayout
       while (first > 0 && offset(last) - offset(first - 1) <= most) --first;
     else
       while (last < steps && offset(last + 1) - offset(first) <= most) ++last;
-    run_range(context, run, x, choice, first, last, offset(first), offset(last));
+    run_steps(context, run, layout, x, choice, first, last);
     done += last - first;
   }
 }
 
 }  // namespace
 
-void recurrent_forward(Context& context, const RecurrentShape& shape, const PackedLayout& layout,
-                       const TensorView& x, std::span<const RecurrentDirection> directions,
-                       const TensorSpan& y, const TensorSpan& cells, const RunOptions& options) {
-  if (layout.batch() == 0) return;
+RecurrentRun begin_recurrent(Context& context, const RecurrentShape& shape,
+                             const PackedLayout& layout, const DeviceLayout& tables,
+                             std::span<const RecurrentDirection> directions, const TensorSpan& y,
+                             const TensorSpan& cells, Workspace::Scope& scratch) {
   const auto count = static_cast<std::int64_t>(directions.size());
   const Dtype sums = cell_dtype(shape.dtype);
-  Workspace::Scope scratch(context.workspace());
   RecurrentRun run;
   run.shape = shape;
   run.panels = RecurrentPanels::of(shape);
-  run.layout = layout.on(context);
+  run.layout = tables;
   if (layout.known()) run.batch_sizes = layout.batch_sizes();
   run.directions = static_cast<int>(count);
   run.ldy = count * shape.state();
@@ -150,15 +132,50 @@ void recurrent_forward(Context& context, const RecurrentShape& shape, const Pack
   if (!layout.known() || layout.steps() == 0 || layout.batch_sizes()[0] < layout.batch())
     empty_states(context.stream(), run);
   if (!layout.known()) zero_unused_rows(context.stream(), run.layout, y, cells);
+  return run;
+}
+
+void run_steps(Context& context, RecurrentRun run, const PackedLayout& layout, const TensorView& x,
+               const Choice& choice, std::int64_t first, std::int64_t last) {
+  // Where the host does not know which rows belong to which steps, the range is the whole batch.
+  const auto offset = [&](std::int64_t step) {
+    return layout.known() ? layout.offsets()[static_cast<std::size_t>(step)]
+                          : (step == 0 ? 0 : layout.total());
+  };
+  const std::int64_t begin = offset(first), rows = offset(last) - begin;
+  Workspace::Scope scratch(context.workspace());
+  const std::int64_t bytes = rows * input_product_row_bytes(run.shape);
+  for (int i = 0; i < run.directions; ++i) {
+    void* const gx = scratch.take<std::byte>(bytes).data();
+    input_product(context, run, run.direction[i].panels, x, begin, rows, gx);
+    run.direction[i].gx = gx;
+  }
+  run.first_step = static_cast<std::int32_t>(first);
+  run.last_step = static_cast<std::int32_t>(last);
+  run_algorithm(context, run, choice);
+}
+
+std::int64_t input_product_row_bytes(const RecurrentShape& shape) {
+  const RecurrentPanels panels = RecurrentPanels::of(shape);
+  return panels.units * panels.gates * static_cast<std::int64_t>(size_of(cell_dtype(shape.dtype)));
+}
+
+void recurrent_forward(Context& context, const RecurrentShape& shape, const PackedLayout& layout,
+                       const TensorView& x, std::span<const RecurrentDirection> directions,
+                       const TensorSpan& y, const TensorSpan& cells, const RunOptions& options) {
+  if (layout.batch() == 0) return;
+  const auto count = static_cast<std::int64_t>(directions.size());
+  Workspace::Scope scratch(context.workspace());
+  RecurrentRun run =
+      begin_recurrent(context, shape, layout, layout.on(context), directions, y, cells, scratch);
   if (layout.total() == 0) return;
 
   const Choice choice =
       options.choice ? *options.choice : choose(context, shape, layout, run.directions);
-  const std::int64_t row_bytes =
-      run.panels.units * run.panels.gates * static_cast<std::int64_t>(size_of(sums));
+  const std::int64_t row_bytes = input_product_row_bytes(shape);
   // Where the host does not know which rows belong to which steps, all are taken at once.
   if (!layout.known() || layout.total() <= options.input_product_bytes / (row_bytes * count))
-    return run_range(context, run, x, choice, 0, layout.steps(), 0, layout.total());
+    return run_steps(context, run, layout, x, choice, 0, layout.steps());
   // In ranges, the directions come from opposite ends: one after the other.
   run.directions = 1;
   for (std::int64_t i = 0; i < count; ++i) {

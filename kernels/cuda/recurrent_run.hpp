@@ -27,7 +27,7 @@ struct DirectionRun {
   void* c_n = nullptr;        // A [batch, H], LSTM
   void* y = nullptr;          // T, row pitch ldy: this direction's first column
   void* cells = nullptr;      // A, row pitch ldcells; null: not wanted
-  void* c_state = nullptr;    // A [batch, U], sorted order: carries c from one range to the next
+  void* c_state = nullptr;    // A [batch, U], sorted order, LSTM: c from one range to the next
 };
 
 struct RecurrentRun {

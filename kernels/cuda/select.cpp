@@ -31,33 +31,6 @@ Family family_of(Algorithm algorithm) noexcept {
   }
 }
 
-std::string described(const Problem& p) {
-  const RecurrentShape& s = p.shape;
-  std::string text = fmt::format("{} {} I={} H={}", name_of(s.cell), s.dtype, s.input, s.hidden);
-  if (s.projection > 0) text += fmt::format(" P={}", s.projection);
-  if (s.dtype == Dtype::f32 && p.arithmetic != Arithmetic::exact)
-    text += fmt::format(" by {}", p.arithmetic == Arithmetic::tf32 ? "tf32" : "tf32x3");
-  return text + fmt::format(" D={}, about {} row{} of {} steps", p.directions,
-                            p.profile.lengths.size(), p.profile.lengths.size() == 1 ? "" : "s",
-                            p.profile.steps());
-}
-
-std::string described(const Candidate& c) {
-  const Mapping& m = c.mapping;
-  switch (c.algorithm) {
-    case Algorithm::step:
-      return "step: one fused kernel per step";
-    case Algorithm::tensor_step:
-      return "step: a product and a cell kernel per step";
-    case Algorithm::cluster:
-      return fmt::format("cluster: {} clusters of {} blocks of {} units, {} rows at a time",
-                         m.groups, m.blocks, m.units, m.rows);
-    default:
-      return fmt::format("persistent: {} group{} of {} blocks of {} units, {} rows at a time",
-                         m.groups, m.groups > 1 ? "s" : "", m.blocks, m.units, m.rows);
-  }
-}
-
 /// Microseconds per step of the longest sequence.
 double per_step(const Candidate& c, const Problem& p) {
   const std::int64_t steps = std::max<std::int64_t>(1, p.profile.steps());
@@ -158,27 +131,6 @@ Fit exact_fit(int device, const Problem& problem) {
   return fit;
 }
 
-Plan pack(const Choice& choice) {
-  const Mapping& m = choice.mapping;
-  return {static_cast<int>(choice.algorithm) * 2 + m.directions_in_turn,
-          choice.reason,
-          {m.blocks, m.units, m.groups, m.rows}};
-}
-
-Choice unpack(const Plan& plan) {
-  Choice choice;
-  choice.algorithm = static_cast<Algorithm>(plan.algorithm / 2);
-  choice.mapping = {.cluster = choice.algorithm == Algorithm::cluster,
-                    .blocks = plan.parameters[0],
-                    .units = plan.parameters[1],
-                    .groups = plan.parameters[2],
-                    .rows = plan.parameters[3],
-                    .directions_in_turn = plan.algorithm % 2 == 1,
-                    .shared_weights = 0};
-  choice.reason = plan.reason;
-  return choice;
-}
-
 /// Replaces the choice by what tuning found for such a batch, if that can run and gives the same
 /// bits.
 void use_tuned(int device, const std::vector<Candidate>& list, const Problem& problem,
@@ -215,6 +167,54 @@ std::string_view name_of(Algorithm algorithm) noexcept {
     default:
       return "step";
   }
+}
+
+std::string described(const Problem& p) {
+  const RecurrentShape& s = p.shape;
+  std::string text = fmt::format("{} {} I={} H={}", name_of(s.cell), s.dtype, s.input, s.hidden);
+  if (s.projection > 0) text += fmt::format(" P={}", s.projection);
+  if (s.dtype == Dtype::f32 && p.arithmetic != Arithmetic::exact)
+    text += fmt::format(" by {}", p.arithmetic == Arithmetic::tf32 ? "tf32" : "tf32x3");
+  return text + fmt::format(" D={}, about {} row{} of {} steps", p.directions,
+                            p.profile.lengths.size(), p.profile.lengths.size() == 1 ? "" : "s",
+                            p.profile.steps());
+}
+
+std::string described(const Candidate& c) {
+  const Mapping& m = c.mapping;
+  switch (c.algorithm) {
+    case Algorithm::step:
+      return "step: one fused kernel per step";
+    case Algorithm::tensor_step:
+      return "step: a product and a cell kernel per step";
+    case Algorithm::cluster:
+      return fmt::format("cluster: {} clusters of {} blocks of {} units, {} rows at a time",
+                         m.groups, m.blocks, m.units, m.rows);
+    default:
+      return fmt::format("persistent: {} group{} of {} blocks of {} units, {} rows at a time",
+                         m.groups, m.groups > 1 ? "s" : "", m.blocks, m.units, m.rows);
+  }
+}
+
+Plan plan_of(const Choice& choice) {
+  const Mapping& m = choice.mapping;
+  return {static_cast<int>(choice.algorithm) * 2 + m.directions_in_turn,
+          choice.reason,
+          {m.blocks, m.units, m.groups, m.rows, 0}};
+}
+
+Choice choice_of(const Plan& plan) {
+  Choice choice;
+  choice.algorithm = static_cast<Algorithm>(plan.algorithm / 2);
+  choice.mapping = {.cluster = choice.algorithm == Algorithm::cluster,
+                    .blocks = plan.parameters[0],
+                    .units = plan.parameters[1],
+                    .groups = plan.parameters[2],
+                    .rows = plan.parameters[3],
+                    .directions_in_turn = plan.algorithm % 2 == 1,
+                    .shared_weights = 0};
+  choice.reason = plan.reason;
+  return choice;
 }
 
 bool same_bits(Algorithm a, Algorithm b) noexcept { return family_of(a) == family_of(b); }
@@ -360,9 +360,9 @@ Choice choose(Context& context, const RecurrentShape& shape, const PackedLayout&
     if (wish.empty()) use_tuned(device, list, problem, choice);
     choice.reason += constants.calibrated ? " (calibrated)" : " (not calibrated)";
     if (!note.empty()) choice.reason += "; note: " + note;
-    return pack(choice);
+    return plan_of(choice);
   });
-  return unpack(plan);
+  return choice_of(plan);
 }
 
 }  // namespace packrnn::kernels::cuda

@@ -65,6 +65,14 @@ struct Choice {
 Choice pick(const std::vector<Candidate>& candidates, const Problem& problem,
             std::string_view wish = {});
 
+/// What a reason is made of: "LSTM bf16 I=..." and "persistent: 2 groups of ...".
+std::string described(const Problem& problem);
+std::string described(const Candidate& candidate);
+
+/// A choice as the plan cache keeps it, its last parameter unused, and back.
+Plan plan_of(const Choice& choice);
+Choice choice_of(const Plan& plan);
+
 /// The choice for such a batch in such a context; remembered in context.plans() for all batches of
 /// about this size.
 Choice choose(Context& context, const RecurrentShape& shape, const PackedLayout& layout,

@@ -249,9 +249,7 @@ class Runner {
     p_.y = static_cast<T*>(direction.y);
     p_.cells = static_cast<float*>(direction.cells);
     p_.h = factor(batch, panels.pitch_hh);
-    if (kCell == Cell::lstm)
-      p_.c = direction.c_state ? static_cast<float*>(direction.c_state)
-                               : scratch_.template take<float>(batch * p_.units).data();
+    if (kCell == Cell::lstm) p_.c = static_cast<float*>(direction.c_state);
     p_.sums = scratch_.template take<float>(batch * p_.units * panels.gates).data();
     if (kCell == Cell::gru_reset_before) {
       p_.inner = factor(batch, panels.pitch_hh);

@@ -2,6 +2,7 @@
 // whatever the mapping, the shape and the way the steps are cut.
 #include "packrnn/kernels/cuda/cluster.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -64,18 +65,6 @@ RecurrentOutput persistent(Context& context, const RecurrentProblem& problem) {
   return run_choice(context, problem, {Algorithm::persistent, all.back(), ""});
 }
 
-/// Differing elements, NaNs aside; 16-bit elements by their values.
-std::int64_t different(const TensorView& a, const TensorView& b) {
-  if (!a.defined() && !b.defined()) return 0;
-  return differences(convert(a, Dtype::f64), convert(b, Dtype::f64));
-}
-std::int64_t different(const RecurrentOutput& a, const RecurrentOutput& b) {
-  std::int64_t count = different(a.y, b.y) + different(a.cells, b.cells);
-  for (std::size_t d = 0; d < a.h_n.size(); ++d)
-    count += different(a.h_n[d], b.h_n[d]) + different(a.c_n[d], b.c_n[d]);
-  return count;
-}
-
 std::string described(const Mapping& m) {
   return std::to_string(m.blocks) + " blocks of " + std::to_string(m.units) + " units, " +
          std::to_string(m.groups) + " clusters, " + std::to_string(m.rows) + " rows";
@@ -103,22 +92,29 @@ TEST_CASE("cluster layers are near to the truth and have the bits of persistent 
       const double error = problem.error(got);
       CHECK(error <= 1.0);
       CHECK(error > 0.0);
-      CHECK(different(expected, got) == 0);
+      CHECK(differences(expected, got) == 0);
     }
   }
 }
 
-TEST_CASE("cluster layers take more than one chunk of K per warp") {
+TEST_CASE("every variant of the cluster kernel") {
   NEEDS_CLUSTERS;
-  // As far as the device has room for the cluster.
-  const Cell cell = GENERATE(Cell::lstm, Cell::gru, Cell::rnn_tanh);
-  const RecurrentProblem problem({cell, 5, 264, 0, Dtype::bf16}, {2, 3, 1}, {false});
+  const Dtype dtype = GENERATE(Dtype::bf16, Dtype::f16);
   Context context;
-  const std::vector<Mapping> all = mappings(context, problem);
-  const RecurrentOutput got = run(context, problem, all.back());
-  INFO(name_of(cell) << ", " << described(all.back()));
-  CHECK(problem.error(got) <= 1.0);
-  CHECK(different(persistent(context, problem), got) == 0);
+  for (const kernels::cuda::ClusterVariant& v : dtype == Dtype::bf16
+                                                    ? kernels::cuda::cluster_bf16_variants()
+                                                    : kernels::cuda::cluster_f16_variants()) {
+    const std::int64_t hidden = v.chunks == 1 ? 40 : 128 * v.chunks + 8;
+    const RecurrentProblem problem({v.cell, 5, hidden, 0, dtype}, {2, 3, 1}, {false});
+    const std::vector<Mapping> all = mappings(context, problem);
+    const auto mapping =
+        std::find_if(all.begin(), all.end(), [&](const Mapping& m) { return m.units == v.units; });
+    INFO(name_of(v.cell) << " H " << hidden << ", " << v.units << " units");
+    REQUIRE(mapping != all.end());
+    const RecurrentOutput got = run(context, problem, *mapping);
+    CHECK(problem.error(got) <= 1.0);
+    CHECK(differences(persistent(context, problem), got) == 0);
+  }
 }
 
 TEST_CASE("cluster layers give the same bits in every mapping") {
@@ -136,7 +132,7 @@ TEST_CASE("cluster layers give the same bits in every mapping") {
     Mapping mapping = all[i];
     if (i % 2 == 0) mapping.groups = 1;
     INFO(name_of(cell) << ", " << described(mapping));
-    CHECK(different(expected, run(context, problem, mapping)) == 0);
+    CHECK(differences(expected, run(context, problem, mapping)) == 0);
   }
 }
 
@@ -148,7 +144,7 @@ TEST_CASE("more clusters than the device holds wait for each other's places") {
   const RecurrentOutput expected = persistent(context, problem);
   Mapping mapping = mappings(context, problem).front();
   mapping.groups = 2 * gpu::properties(context.device().index).multiprocessors;
-  CHECK(different(expected, run(context, problem, mapping)) == 0);
+  CHECK(differences(expected, run(context, problem, mapping)) == 0);
 }
 
 TEST_CASE("one long sequence among many short ones, in every order of a cluster's rows") {
@@ -162,7 +158,7 @@ TEST_CASE("one long sequence among many short ones, in every order of a cluster'
   const RecurrentOutput expected = persistent(context, problem);
   for (const Mapping& mapping : mappings(context, problem)) {
     INFO(name_of(cell) << ", " << described(mapping));
-    CHECK(different(expected, run(context, problem, mapping)) == 0);
+    CHECK(differences(expected, run(context, problem, mapping)) == 0);
   }
 }
 
@@ -178,7 +174,7 @@ TEST_CASE("cluster layers may be run in ranges of steps") {
   for (const std::int64_t rows : {1, 11, 30}) {  // a step each, a few steps, most of them
     const std::int64_t bytes = rows * 24 * gates(cell) * 4;
     INFO(name_of(cell) << " H " << hidden << ", " << rows << " rows");
-    CHECK(different(expected, run(context, problem, mapping, bytes)) == 0);
+    CHECK(differences(expected, run(context, problem, mapping, bytes)) == 0);
   }
 }
 
@@ -197,12 +193,12 @@ TEST_CASE("lengths that only the device knows change no bit of cluster layers") 
   const PackedLayoutPtr layout = kernels::make_layout(context, lengths, capacity);
   const RecurrentOutput got = run(context, problem, mapping, 1 << 30, layout.get());
   const std::int64_t total = problem.layout->total();
-  CHECK(different(expected.y, got.y.view().rows(0, total)) == 0);
+  CHECK(differences(expected.y, got.y.view().rows(0, total)) == 0);
   for (std::size_t d = 0; d < 2; ++d) {
-    CHECK(different(expected.h_n[d], got.h_n[d]) == 0);
-    CHECK(different(expected.c_n[d], got.c_n[d]) == 0);
+    CHECK(differences(expected.h_n[d], got.h_n[d]) == 0);
+    CHECK(differences(expected.c_n[d], got.c_n[d]) == 0);
   }
-  if (got.cells.defined()) CHECK(different(expected.cells, got.cells.view().rows(0, total)) == 0);
+  if (got.cells.defined()) CHECK(differences(expected.cells, got.cells.view().rows(0, total)) == 0);
 }
 
 TEST_CASE("a batch without steps leaves the states as they are, in cluster layers too") {
@@ -229,11 +225,11 @@ TEST_CASE("a NaN stays in its sequence and stops no cluster layer") {
   for (RecurrentProblem::Direction& d : problem.direction) set_row(d.h_0, 3);
   const RecurrentOutput got = run(context, problem, mapping);
   INFO(name_of(cell));
-  CHECK(different(persistent(context, problem), got) == 0);
+  CHECK(differences(persistent(context, problem), got) == 0);
   for (const std::int64_t n : {1, 2})
     for (std::int64_t t = 0; t < problem.lengths[static_cast<std::size_t>(n)]; ++t) {
       const std::int64_t row = problem.layout->row(n, t);
-      CHECK(different(clean.y.view().rows(row, row + 1), got.y.view().rows(row, row + 1)) == 0);
+      CHECK(differences(clean.y.view().rows(row, row + 1), got.y.view().rows(row, row + 1)) == 0);
     }
   CHECK(std::isnan(doubles(got.h_n[0])[0]));
   const std::int64_t row = problem.layout->row(3, 1);

@@ -6,15 +6,19 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "packrnn/kernels/cuda/persistent_run.hpp"
 #include "packrnn/kernels/cuda/recurrent.hpp"
 #include "packrnn/kernels/layout.hpp"
 #include "packrnn/runtime/error.hpp"
 #include "tests/catch.hpp"
 #include "tests/environment.hpp"
 #include "tests/kernels/recurrent_problem.hpp"
+#include "tests/sanitized.hpp"
 
 namespace packrnn::tests {
 namespace {
@@ -46,16 +50,20 @@ std::string name_of(const Kind& kind) {
   return std::string(packrnn::name_of(kind.dtype)) + " " + packrnn::name_of(kind.math);
 }
 
+kernels::cuda::PersistentVariants variants_of(const Kind& kind) {
+  if (kind.dtype == Dtype::bf16) return kernels::cuda::persistent_bf16_variants();
+  if (kind.dtype == Dtype::f16) return kernels::cuda::persistent_f16_variants();
+  return kind.math == F32Math::tf32 ? kernels::cuda::persistent_tf32_variants()
+                                    : kernels::cuda::persistent_tf32x3_variants();
+}
+
 RecurrentProblem problem_of(const Kind& kind, Cell cell, std::int64_t hidden,
                             std::vector<std::int64_t> lengths,
                             std::vector<bool> reverse = {false, true}, bool full = true) {
   RecurrentProblem problem({cell, 5, hidden, 0, kind.dtype}, std::move(lengths), std::move(reverse),
                            full, full);
-  // Both factors of a product are rounded to 11 bits by tf32; tf32x3 leaves out the product of the
-  // last parts, 2^-22 of the whole, and cuts those parts.
   if (kind.dtype == Dtype::f32)
-    problem.held_to = kind.math == F32Math::tf32 ? reference::Precision{0x1p-23, 0x1p-10}
-                                                 : reference::Precision{0x1p-22, 0x1p-21};
+    problem.held_to = kind.math == F32Math::tf32 ? reference::kTf32 : reference::kTf32x3;
   return problem;
 }
 
@@ -67,11 +75,6 @@ RecurrentOutput with_mapping(Context& context, const RecurrentProblem& problem,
                     layout);
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 /// Blocks of a launch: each of a simulated device's threads has a stack, a large one with
 /// sanitizers.
 constexpr int kMostBlocks = kSanitized ? 10 : 40;
@@ -95,18 +98,6 @@ std::vector<Mapping> mappings(const Context& context, const RecurrentProblem& pr
 
 Tensor rows_of(const Tensor& t, std::int64_t begin, std::int64_t end) {
   return t.defined() ? convert(t.view().rows(begin, end), t.dtype()) : Tensor();
-}
-
-/// Differing bits, NaNs aside; 16-bit elements by their values.
-std::int64_t different(const TensorView& a, const TensorView& b) {
-  if (!a.defined() && !b.defined()) return 0;
-  return differences(convert(a, Dtype::f64), convert(b, Dtype::f64));
-}
-std::int64_t different(const RecurrentOutput& a, const RecurrentOutput& b) {
-  std::int64_t count = different(a.y, b.y) + different(a.cells, b.cells);
-  for (std::size_t d = 0; d < a.h_n.size(); ++d)
-    count += different(a.h_n[d], b.h_n[d]) + different(a.c_n[d], b.c_n[d]);
-  return count;
 }
 
 std::string described(const Mapping& m) {
@@ -138,27 +129,32 @@ TEST_CASE("persistent tensor-core layers are as near to the truth as their numbe
   }
 }
 
-TEST_CASE("persistent tensor-core layers spread K over registers and shared memory") {
+TEST_CASE("every variant of the persistent tensor-core kernel that the device holds") {
   NEEDS_A_GPU;
-  // Widths at which a warp takes 2, 4 and 8 chunks of K, as far as the device holds them.
-  struct Wide {
-    Kind kind;
-    Cell cell;
-    std::int64_t hidden;
-  };
-  const Wide wide = GENERATE(Wide{{Dtype::bf16, F32Math::exact}, Cell::lstm, 264},
-                             Wide{{Dtype::f32, F32Math::tf32}, Cell::gru, 260},
-                             Wide{{Dtype::f32, F32Math::tf32x3}, Cell::gru, 264},
-                             Wide{{Dtype::f16, F32Math::exact}, Cell::rnn_tanh, 520},
-                             Wide{{Dtype::bf16, F32Math::exact}, Cell::rnn_tanh, 1030});
-  if (kSanitized && wide.hidden > 500) return;
-  Context context(Device::best(), options_of(wide.kind));
-  RecurrentProblem problem = problem_of(wide.kind, wide.cell, wide.hidden, {2, 3, 1}, {false});
-  const std::vector<Mapping> all = mappings(context, problem);
-  INFO(name_of(wide.kind) << " " << name_of(wide.cell) << " H " << wide.hidden);
-  const RecurrentOutput expected = with_mapping(context, problem, all.front());
-  CHECK(problem.error(expected) <= 1.0);
-  if (all.size() > 1) CHECK(different(expected, with_mapping(context, problem, all.back())) == 0);
+  const Kind kind = GENERATE(from_range(std::begin(kKinds), std::end(kKinds)));
+  Context context(Device::best(), options_of(kind));
+  const gpu::Properties& device = gpu::properties(context.device().index);
+  // An H200 holds them all.
+  const bool whole = device.multiprocessors >= 132 && device.shared_per_block >= 227 << 10;
+  std::map<std::pair<Cell, int>, RecurrentOutput> first;  // of a cell and a width
+  for (const kernels::cuda::PersistentVariant& v : variants_of(kind)) {
+    const std::int64_t hidden = v.chunks == 1 ? 40 : 128 * v.chunks + 8;
+    const RecurrentProblem problem = problem_of(kind, v.cell, hidden, {1, 2}, {false});
+    std::string obstacle;
+    const std::vector<Mapping> all = kernels::cuda::persistent_mappings(
+        context.device().index, problem.shape, kind.math, 2, 1, obstacle);
+    const auto mapping =
+        std::find_if(all.begin(), all.end(), [&](const Mapping& m) { return m.units == v.units; });
+    INFO(name_of(kind) << " " << name_of(v.cell) << " H " << hidden << ", " << v.units << " units");
+    if (mapping == all.end() && !whole) continue;
+    REQUIRE(mapping != all.end());
+    if (kSanitized && mapping->blocks > kMostBlocks) continue;
+    RecurrentOutput got = with_mapping(context, problem, *mapping);
+    CHECK(problem.error(got) <= 1.0);
+    const auto [other, is_first] = first.try_emplace({v.cell, v.chunks}, std::move(got));
+    if (!is_first) CHECK(differences(other->second, got) == 0);
+  }
+  CHECK(first.size() >= 3);
 }
 
 TEST_CASE("persistent tensor-core layers give the same bits in every mapping") {
@@ -177,7 +173,7 @@ TEST_CASE("persistent tensor-core layers give the same bits in every mapping") {
     if (i % 3 == 0) mapping.groups = 1;
     if (i % 3 == 1) mapping.directions_in_turn = true;
     INFO(name_of(kind) << " " << name_of(cell) << ", " << described(mapping));
-    CHECK(different(expected, with_mapping(context, problem, mapping)) == 0);
+    CHECK(differences(expected, with_mapping(context, problem, mapping)) == 0);
   }
 }
 
@@ -208,13 +204,13 @@ TEST_CASE("a sequence has the same bits alone and in company, by persistent tens
     INFO(name_of(kind) << " " << name_of(cell) << " sequence " << n);
     for (std::int64_t t = 0; t < T; ++t) {
       const std::int64_t row = problem.layout->row(n, t);
-      CHECK(different(together.y.view().rows(row, row + 1), got.y.view().rows(t, t + 1)) == 0);
+      CHECK(differences(together.y.view().rows(row, row + 1), got.y.view().rows(t, t + 1)) == 0);
       if (cell == Cell::lstm)
-        CHECK(different(together.cells.view().rows(row, row + 1),
-                        got.cells.view().rows(t, t + 1)) == 0);
+        CHECK(differences(together.cells.view().rows(row, row + 1),
+                          got.cells.view().rows(t, t + 1)) == 0);
     }
     for (std::size_t d = 0; d < 2; ++d)
-      CHECK(different(together.h_n[d].view().rows(n, n + 1), got.h_n[d]) == 0);
+      CHECK(differences(together.h_n[d].view().rows(n, n + 1), got.h_n[d]) == 0);
   }
 }
 
@@ -230,7 +226,7 @@ TEST_CASE("persistent tensor-core layers may be run in ranges of steps") {
   for (const std::int64_t rows : {1, 11, 30}) {  // a step each, a few steps, most of them
     const std::int64_t bytes = rows * 24 * gates(cell) * 4;
     INFO(name_of(kind) << " " << name_of(cell) << " H " << hidden << ", " << rows << " rows");
-    CHECK(different(expected, with_mapping(context, problem, all.back(), bytes)) == 0);
+    CHECK(differences(expected, with_mapping(context, problem, all.back(), bytes)) == 0);
   }
 }
 
@@ -249,7 +245,7 @@ TEST_CASE("persistent tensor-core layers continue from call to call") {
     REQUIRE(step.x.shape() == Shape({N, I}));
     const RecurrentOutput got = with_mapping(context, step, mapping);
     INFO(name_of(kind) << " " << name_of(cell) << " step " << t);
-    CHECK(different(expected.y.view().rows(t * N, (t + 1) * N), got.y) == 0);
+    CHECK(differences(expected.y.view().rows(t * N, (t + 1) * N), got.y) == 0);
     step.direction[0].h_0 = rows_of(got.h_n[0], 0, N);
     if (cell == Cell::lstm) step.direction[0].c_0 = rows_of(got.c_n[0], 0, N);
   }
@@ -273,12 +269,12 @@ TEST_CASE("lengths that only the device knows change no bit of persistent tensor
   const RecurrentOutput got = with_mapping(context, problem, mapping, 1 << 30, layout.get());
   const std::int64_t total = problem.layout->total();
   INFO(name_of(kind) << " " << name_of(cell) << " H " << hidden);
-  CHECK(different(expected.y, got.y.view().rows(0, total)) == 0);
+  CHECK(differences(expected.y, got.y.view().rows(0, total)) == 0);
   for (std::size_t d = 0; d < 2; ++d) {
-    CHECK(different(expected.h_n[d], got.h_n[d]) == 0);
-    CHECK(different(expected.c_n[d], got.c_n[d]) == 0);
+    CHECK(differences(expected.h_n[d], got.h_n[d]) == 0);
+    CHECK(differences(expected.c_n[d], got.c_n[d]) == 0);
   }
-  if (got.cells.defined()) CHECK(different(expected.cells, got.cells.view().rows(0, total)) == 0);
+  if (got.cells.defined()) CHECK(differences(expected.cells, got.cells.view().rows(0, total)) == 0);
 }
 
 TEST_CASE("a NaN stays in its sequence and stops no persistent tensor-core layer") {
@@ -300,7 +296,7 @@ TEST_CASE("a NaN stays in its sequence and stops no persistent tensor-core layer
   for (const std::int64_t n : {1, 2})
     for (std::int64_t t = 0; t < problem.lengths[static_cast<std::size_t>(n)]; ++t) {
       const std::int64_t row = problem.layout->row(n, t);
-      CHECK(different(clean.y.view().rows(row, row + 1), got.y.view().rows(row, row + 1)) == 0);
+      CHECK(differences(clean.y.view().rows(row, row + 1), got.y.view().rows(row, row + 1)) == 0);
     }
   CHECK(std::isnan(doubles(got.h_n[0])[0]));
   const std::int64_t row = problem.layout->row(3, 1);

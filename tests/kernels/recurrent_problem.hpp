@@ -45,7 +45,9 @@ std::int64_t differences_of(const TensorView& a, const TensorView& b) {
 inline std::int64_t differences(const TensorView& a, const TensorView& b) {
   if (!a.defined() && !b.defined()) return 0;
   if (!a.defined() || !b.defined() || a.dtype() != b.dtype()) return 1;
-  return a.dtype() == Dtype::f64 ? differences_of<double>(a, b) : differences_of<float>(a, b);
+  if (a.dtype() == Dtype::f32) return differences_of<float>(a, b);
+  // 16-bit elements by their values.
+  return differences_of<double>(convert(a, Dtype::f64), convert(b, Dtype::f64));
 }
 
 struct RecurrentOutput {  // on the host
