@@ -295,6 +295,14 @@ TEST_CASE("where the persistent kernel cannot run it says why") {
                                                  1, why)
             .empty());
   CHECK_THAT(why, Contains("shared memory"));
+  // A block of 8 units of H 1200 fits in 160 KiB, and there are 150 of them.
+  const gpu::Properties& properties = gpu::properties(device);
+  if (properties.shared_per_block < 160 << 10 || properties.multiprocessors >= 150) return;
+  why.clear();
+  CHECK(kernels::cuda::exact_persistent_mappings(device, {Cell::lstm, 3, 1200, 0, Dtype::f32}, 4, 1,
+                                                 why)
+            .empty());
+  CHECK_THAT(why, Contains("150 blocks, more than the device holds"));
 }
 
 }  // namespace packrnn::tests

@@ -281,6 +281,14 @@ TEST_CASE("gather names the position and value of a bad index") {
       CHECK(target.bytes() == expected);
     }
   }
+  if (on_gpu(context)) {  // of two, one is named, with its own value, and once
+    const Ints both = {0, 1, 65, 3, 76, 0};
+    gather_rows(context, on_device, context.to_device(TensorView(both.data(), {2, 3})), target);
+    CHECK_THROWS_WITH(context.synchronize(),
+                      (Catch::Contains("index 2") && Catch::Contains("65")) ||
+                          (Catch::Contains("index 4") && Catch::Contains("76")));
+    CHECK_NOTHROW(context.synchronize());
+  }
   const Ints indices = {0, 1, 2, 3, 4, 0};  // and the next valid call works
   const Target next(context, {2, 3, 2}, Dtype::f32);
   gather_rows(context, on_device, context.to_device(TensorView(indices.data(), {2, 3})), next);

@@ -1,51 +1,82 @@
 #!/usr/bin/env python3
-"""Which lines of the kernels no test has executed.
+"""Which lines and which kernels of kernels/cuda no test has executed.
 
 usage: coverage.py BUILD_FOLDER [--write FILE]
 
-Reads what the simt tests of a build with PACKRNN_COVERAGE left behind (gcov), joins the counts of
-all instances of a template, and prints a table of the files in kernels/cuda. The exit status is 1
-if a line was never executed that EXCEPTIONS does not explain, or if an exception explains nothing.
+Reads what the simt tests of a build with PACKRNN_COVERAGE left behind (gcov). A line counts as
+executed if it was in any instance of its template; of a kernel, every instance has to be. Prints
+both tables. The exit status is 1 if something was never executed that EXCEPTIONS does not explain,
+or if an exception explains nothing.
 """
 import argparse
 import collections
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
 # (file, a piece of the line's text): why no test on the simt device can execute it.
 EXCEPTIONS = {}
 
+CELLS = ("lstm", "gru", "gru_reset_before", "rnn_tanh", "rnn_relu")  # kernels/recurrent.hpp
+
 
 def counts_of(build):
-    """file name -> line number -> executions, for sources in kernels/cuda."""
+    """{file: {line: executions}} and {instance of a kernel: executions} for kernels/cuda."""
     notes = sorted(build.glob("tests/simt/CMakeFiles/packrnn_simt.dir/**/*.gcda"))
     if not notes:
         sys.exit(f"no coverage data under {build}: configure with PACKRNN_COVERAGE and run the simt tests")
-    counts = collections.defaultdict(lambda: collections.defaultdict(int))
+    lines = collections.defaultdict(collections.Counter)
+    kernels = collections.Counter()
     for note in notes:
         out = subprocess.run(["gcov", "--json-format", "--stdout", str(note)], check=True,
                              capture_output=True, cwd=note.parent).stdout
         for document in out.decode().splitlines():
             for entry in json.loads(document)["files"]:
                 path = pathlib.Path(entry["file"])
-                if path.suffix in (".cu", ".cuh") and path.parent.name == "cuda":
-                    for line in entry["lines"]:
-                        counts[path.name][line["line_number"]] += line["count"]
-    return counts
+                if path.suffix not in (".cu", ".cuh") or path.parent.name != "cuda":
+                    continue
+                for line in entry["lines"]:
+                    lines[path.name][line["line_number"]] += line["count"]
+                for function in entry["functions"]:
+                    if kernel := kernel_of(function["demangled_name"]):
+                        kernels[kernel] += function["execution_count"]
+    return lines, kernels
+
+
+def kernel_of(function):
+    """"cell_kernel<Bf16, gru>" for a kernel's demangled name, None for that of another function."""
+    if "{lambda" in function:
+        return None
+    name = re.sub(r"packrnn::(kernels::)?(cuda::)?|\(anonymous namespace\)::|^void ", "", function)
+    name = re.sub(r"\(Cell\)(\d)", lambda m: CELLS[int(m[1])], name)
+    match = re.match(r"(\w+_kernel(<.*?>)?)\(", name)
+    return match[1].replace(" >", ">") if match else None
+
+
+def is_code(text):
+    """Not what only closes something, where gcov counts the destructors of an exception's way."""
+    return re.search(r"[^\s})\];,]", text) is not None
+
+
+def table(head, rows):
+    lines = ["| " + " | ".join(head) + " |", "|---" + "|--:" * (len(head) - 1) + "|"]
+    return lines + ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", type=pathlib.Path)
-    parser.add_argument("--write", type=pathlib.Path, help="also write the table as Markdown")
+    parser.add_argument("--write", type=pathlib.Path, help="also write the tables as Markdown")
     arguments = parser.parse_args()
     folder = pathlib.Path(__file__).resolve().parents[2] / "kernels" / "cuda"
+    counts, kernels = counts_of(arguments.build.resolve())
 
-    rows, missed, used = [], [], set()
-    for name, lines in sorted(counts_of(arguments.build.resolve()).items()):
+    files, missed, used = [], [], set()
+    for name, lines in sorted(counts.items()):
         text = (folder / name).read_text().splitlines()
+        lines = {number: count for number, count in lines.items() if is_code(text[number - 1])}
         explained = 0
         for number in sorted(n for n, count in lines.items() if count == 0):
             line = text[number - 1].strip()
@@ -55,21 +86,28 @@ def main():
                 explained += 1
             else:
                 missed.append(f"{name}:{number}: {line}")
-        executed = sum(count > 0 for count in lines.values())
-        rows.append((name, len(lines), executed, explained))
+        files.append((name, len(lines), sum(count > 0 for count in lines.values()), explained))
+    files.append(("all", *(sum(row[i] for row in files) for i in (1, 2, 3))))
+    missed += sorted(kernel for kernel, count in kernels.items() if count == 0)
 
-    table = ["| file | lines of code | executed | explained below |", "|---|--:|--:|--:|"]
-    table += [f"| {n} | {a} | {e} | {x} |" for n, a, e, x in rows]
-    totals = [sum(r[i] for r in rows) for i in (1, 2, 3)]
-    table.append(f"| all | {totals[0]} | {totals[1]} | {totals[2]} |")
-    print("\n".join(table))
+    instances = collections.defaultdict(list)
+    for kernel, count in kernels.items():
+        instances[kernel.split("<")[0]].append(count > 0)
+    rows = [(name, len(each), sum(each)) for name, each in sorted(instances.items())]
+    rows.append(("all", *(sum(row[i] for row in rows) for i in (1, 2))))
+
+    tables = (table(("file", "lines of code", "executed", "explained below"), files) + [""] +
+              table(("kernel", "instances", "executed"), rows))
+    print("\n".join(tables))
     if arguments.write:
-        notes = [f"- `{f}`, `{t}`: {why}" for (f, t), why in EXCEPTIONS.items()]
-        arguments.write.write_text("# Kernel lines executed by the simt tests\n\n"
-                                   "Written by `tests/simt/coverage.py`; a line counts as executed if any instance\n"
-                                   "of its template was.\n\n" + "\n".join(table + [""] + notes) + "\n")
-    for line in missed:
-        print("never executed:", line)
+        notes = [f"- `{file}`, `{text}`: {why}" for (file, text), why in EXCEPTIONS.items()]
+        arguments.write.write_text(
+            "# What the simt tests execute of the kernels\n\n"
+            "Written by `.ci/run coverage`. A line counts as executed if it was in any instance of its\n"
+            "template; of a kernel, every instance has to be. Launchers are counted too.\n\n" +
+            "\n".join(tables + [""] + (notes or ["Nothing has to be explained."])) + "\n")
+    for what in missed:
+        print("never executed:", what)
     for stale in sorted(set(EXCEPTIONS) - used):
         print("exception without a line:", *stale)
     sys.exit(1 if missed or set(EXCEPTIONS) - used else 0)
