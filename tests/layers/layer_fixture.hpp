@@ -25,6 +25,7 @@
 #include "tests/reference/fill.hpp"
 #include "tests/reference/rnn.hpp"
 #include "tests/reference/tolerance.hpp"
+#include "tests/sanitized.hpp"
 
 namespace packrnn::tests {
 
@@ -169,12 +170,6 @@ void check_refused(const char* what, Call&& call, const std::vector<std::string>
     CHECK(message.find(part) != std::string::npos);
   }
 }
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
 
 /// What published numbers with ten decimals allow; the engine's own f64 error is far below.
 inline constexpr double kTenDecimals = 1e-10;

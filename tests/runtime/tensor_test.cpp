@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/catch.hpp"
+#include "tests/sanitized.hpp"
 
 namespace packrnn {
 namespace {
@@ -44,7 +45,7 @@ TEST_CASE("a size that cannot be had is OutOfMemory and is named") {
                   OutOfMemory);
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !defined(PACKRNN_ASAN) && !defined(PACKRNN_TSAN)
 TEST_CASE("a size that the system refuses is OutOfMemory and leaves everything usable") {
   rlimit before{};
   REQUIRE(getrlimit(RLIMIT_AS, &before) == 0);

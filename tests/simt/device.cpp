@@ -9,9 +9,10 @@
 
 #include "packrnn/runtime/device.hpp"
 #include "packrnn/runtime/error.hpp"
+#include "tests/sanitized.hpp"
 #include "tests/simt/world.hpp"
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(PACKRNN_ASAN)
 #include <sanitizer/asan_interface.h>
 #endif
 
@@ -236,11 +237,11 @@ int resident_clusters(int device, const void* /*kernel*/, int block, std::size_t
 void mark(void* data, std::size_t bytes, bool usable, Stream stream) noexcept {
   simt::Operation marking = operation(
       [=] {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(PACKRNN_ASAN)
         __asan_unpoison_memory_region(data, bytes);
 #endif
         if (!usable) simt::poison(data, bytes);
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(PACKRNN_ASAN)
         if (!usable) __asan_poison_memory_region(data, bytes);
 #endif
       },

@@ -17,9 +17,10 @@
 #include "packrnn/runtime/gpu.hpp"
 #include "tests/catch.hpp"
 #include "tests/runtime/device_test.hpp"
+#include "tests/sanitized.hpp"
 #include "tests/simt/engine.hpp"
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(PACKRNN_ASAN)
 #include <sanitizer/asan_interface.h>
 #endif
 
@@ -187,7 +188,7 @@ TEST_CASE("fresh memory is garbage, also in the workspace") {
   }
 }
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(PACKRNN_ASAN)
 TEST_CASE("the workspace's edges and what was given back are poisoned for AddressSanitizer") {
   const Seed use(1);
   Context context(kDevice);

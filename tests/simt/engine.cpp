@@ -577,7 +577,7 @@ void Machine::retire(Block& block) {
              (memory.key == nullptr ? "dynamic" : "static") + " shared memory,");
     if (shape.cluster == 1) return;
     poison(memory.data, memory.bytes);
-#if defined(PACKRNN_SIMT_ASAN)
+#if defined(PACKRNN_ASAN)
     __asan_poison_memory_region(memory.data, memory.bytes);
 #endif
   };
@@ -962,7 +962,7 @@ std::uint32_t match(const char* what, std::uint32_t mask, std::uint64_t value, S
 
 }  // namespace packrnn::simt
 
-#if defined(PACKRNN_SIMT_ASAN)
+#if defined(PACKRNN_ASAN)
 /// Called by AddressSanitizer: says which CUDA thread it was.
 extern "C" void __asan_on_error() {
   using namespace packrnn::simt;

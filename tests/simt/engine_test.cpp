@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/catch.hpp"
+#include "tests/sanitized.hpp"
 #include "tests/simt/engine_fixture.hpp"
 
 namespace packrnn::tests {
@@ -149,7 +150,7 @@ TEST_CASE("barriers make a reduction right under every schedule") {
   under_all_schedules(40, [] { CHECK(tiles_arrive(true)); });
 }
 
-#if !defined(__SANITIZE_THREAD__)  // which ends the process at the race: see sanitizers_test.cpp
+#if !defined(PACKRNN_TSAN)  // which ends the process at the race: see sanitizers_test.cpp
 TEST_CASE("a missing barrier shows within few seeds") {
   CHECK(seeds_until_bad(4, [] { return tree_sum(false) == 127 * 64; }) != 0);
   CHECK(seeds_until_bad(8, [] { return tiles_arrive(false); }) != 0);
@@ -331,7 +332,7 @@ TEST_CASE("host threads launch at the same time") {
 }
 
 TEST_CASE("sixteen thousand threads at once, and thousands of small launches") {
-#if defined(__SANITIZE_THREAD__)
+#if defined(PACKRNN_TSAN)
   constexpr unsigned kBlocks = 2;
 #else
   constexpr unsigned kBlocks = 64;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/catch.hpp"
+#include "tests/sanitized.hpp"
 #include "tests/simt/engine_fixture.hpp"
 
 namespace packrnn::tests {
@@ -287,7 +288,7 @@ TEST_CASE("asynchronous copies must be waited for, and go to shared memory") {
   CHECK_THAT(report, Contains("not in shared memory at") && Contains(line.text()));
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which reports it at once
+#if !defined(PACKRNN_ASAN) && !defined(PACKRNN_TSAN)  // which reports it at once
 TEST_CASE("writing behind shared memory is reported") {
   std::string report;
   report = fault(with_shared(blocks_of(2, 32), 128), [] {

@@ -46,7 +46,7 @@ std::size_t page_bytes() {
 }
 
 void finish_switch([[maybe_unused]] Context& context) {
-#if defined(PACKRNN_SIMT_ASAN)
+#if defined(PACKRNN_ASAN)
   const void* low = nullptr;
   std::size_t bytes = 0;
   __sanitizer_finish_switch_fiber(context.fake_stack, &low, &bytes);
@@ -76,7 +76,7 @@ void prepare(Context& context, void (*entry)()) {
 
 void switch_context(Context& from, Context& to, [[maybe_unused]] bool last) {
   previous = &from;
-#if defined(PACKRNN_SIMT_ASAN)
+#if defined(PACKRNN_ASAN)
   __sanitizer_start_switch_fiber(last ? nullptr : &from.fake_stack, to.low, to.bytes);
 #endif
 #if defined(PACKRNN_SIMT_TSAN)
@@ -143,7 +143,7 @@ Context* FiberPool::take(std::size_t bytes) {
 void FiberPool::give_back(Context* context, bool abandoned) {
   if (abandoned) {
     context->started = false;
-#if defined(PACKRNN_SIMT_ASAN)
+#if defined(PACKRNN_ASAN)
     __asan_unpoison_memory_region(context->low, context->bytes);
 #endif
 #if defined(PACKRNN_SIMT_TSAN)
@@ -162,7 +162,7 @@ void FiberPool::give_back(Context* context, bool abandoned) {
 }
 
 void FiberPool::drop(Context* context) {
-#if defined(PACKRNN_SIMT_ASAN)
+#if defined(PACKRNN_ASAN)
   // It takes a last switch to free the fake stack.
   if (context->started) {
     Context here;

@@ -7,15 +7,9 @@
 
 #include <cstddef>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define PACKRNN_SIMT_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define PACKRNN_SIMT_ASAN 1
-#endif
-#endif
+#include "tests/sanitized.hpp"
 
-#if defined(PACKRNN_SIMT_ASAN)
+#if defined(PACKRNN_ASAN)
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
@@ -37,11 +31,7 @@ void __tsan_release(void* token);
 
 namespace packrnn::simt {
 
-#if defined(PACKRNN_SIMT_ASAN) || defined(PACKRNN_SIMT_TSAN)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
+using tests::kSanitized;
 
 #if defined(PACKRNN_SIMT_TSAN)
 inline void tsan_acquire(void* token) { __tsan_acquire(token); }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tests/catch.hpp"
+#include "tests/sanitized.hpp"
 #include "tests/simt/engine_fixture.hpp"
 
 namespace packrnn::tests {
@@ -23,7 +24,7 @@ using Catch::Contains;
 }
 
 TEST_CASE("AddressSanitizer finds accesses out of bounds and names the thread") {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(PACKRNN_ASAN)
   for (const char* name :
        {"global_oob", "dynamic_oob", "static_oob", "vector_oob", "copy_oob", "returned_block"}) {
     expect_finding(name, "ERROR: AddressSanitizer");
@@ -35,7 +36,7 @@ TEST_CASE("AddressSanitizer finds accesses out of bounds and names the thread") 
 }
 
 TEST_CASE("ThreadSanitizer finds races within blocks and between them") {
-#if defined(__SANITIZE_THREAD__)
+#if defined(PACKRNN_TSAN)
   for (const char* name :
        {"missing_barrier", "second_barrier", "missing_grid_barrier", "relaxed_flag",
         "plain_counter", "plain_mailbox", "warp_without_barrier", "copy_without_barrier",

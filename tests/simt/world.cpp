@@ -10,9 +10,10 @@
 #include <utility>
 
 #include "packrnn/runtime/error.hpp"
+#include "tests/sanitized.hpp"
 #include "tests/simt/device.hpp"
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(PACKRNN_ASAN)
 #include <sanitizer/asan_interface.h>
 #define PACKRNN_SIMT_ALLOW(data, bytes) __asan_unpoison_memory_region(data, bytes)
 #else
