@@ -32,6 +32,24 @@ TEST_CASE("every cell, depth, direction and bias equals the reference") {
   check(context, config_of(kind, 3, 5, num_layers, bidirectional, bias), dtype, {3, 5, 1, 4, 0, 4});
 }
 
+TEST_CASE("f32 layers on tensor cores are as near to the reference as their products allow") {
+  if (!on_device()) PACKRNN_SKIP("the CPU is exact");
+  const Kind kind = GENERATE(from_range(kKinds));
+  const F32Math math = GENERATE(F32Math::tf32, F32Math::tf32x3);
+  const std::int64_t num_layers = GENERATE(1, 2);
+  const bool bidirectional = GENERATE(false, true);
+  const ref::Config config = config_of(kind, 13, 33, num_layers, bidirectional);
+  CAPTURE(packrnn::name_of(math), describe(config));
+  const std::vector<ref::Parameter> parameters = random_parameters(config);
+  const Recurrent layer = make_layer(config, parameters);
+  const Batch batch = random_batch(config, {3, 7, 1, 4, 0, 7, 2});
+  Context context(Device::best(), {.f32_math = math}), exact;
+  const Run got = run(context, layer, config, batch);
+  check_run(config, parameters, batch, got, math == F32Math::tf32 ? ref::kTf32 : ref::kTf32x3);
+  // Not because they are computed exactly.
+  CHECK_FALSE(same_bits(got.output.data(), run(exact, layer, config, batch).output.data()));
+}
+
 TEST_CASE("every mix of lengths equals the reference") {
   const Kind kind = GENERATE(from_range(kKinds));
   const bool bidirectional = GENERATE(false, true);

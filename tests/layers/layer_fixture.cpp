@@ -63,8 +63,9 @@ struct Worst {
 };
 
 void report(const Worst& worst, const ref::Config& config, Dtype dtype, std::int64_t steps,
-            double magnitude) {
-  const double allowed = ref::tolerance(precision_of(dtype), ref::work(config, steps, magnitude));
+            double magnitude, std::optional<ref::Precision> held_to = {}) {
+  const double allowed =
+      ref::tolerance(held_to.value_or(precision_of(dtype)), ref::work(config, steps, magnitude));
   CAPTURE(describe(config), packrnn::name_of(dtype), worst.where, worst.got, worst.expected);
   CHECK(worst.difference <= allowed);
 }
@@ -356,7 +357,7 @@ Run run(Context& context, const Recurrent& layer, const ref::Config& config, con
 }
 
 void check_run(const ref::Config& config, std::span<const ref::Parameter> parameters,
-               const Batch& batch, const Run& run) {
+               const Batch& batch, const Run& run, std::optional<ref::Precision> held_to) {
   const std::int64_t D = config.directions(), S = config.state_size(), H = config.hidden_size;
   const std::int64_t slabs = state_rows(config);
   const bool lstm = config.cell == ref::Cell::lstm;
@@ -405,7 +406,7 @@ void check_run(const ref::Config& config, std::span<const ref::Parameter> parame
                    slab, j);
     }
   }
-  report(worst, config, run.output.data().dtype(), layout.steps(), magnitude);
+  report(worst, config, run.output.data().dtype(), layout.steps(), magnitude, held_to);
 }
 
 void check_dense(const ref::Config& config, std::span<const ref::Parameter> parameters,

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -126,9 +127,10 @@ struct RunOptions {
 Run run(Context& context, const Recurrent& layer, const ref::Config& config, const Batch& batch,
         const RunOptions& options = {});
 
-/// CHECKs output, final states and cell states of every sequence against the reference run alone.
+/// CHECKs output, final states and cell states of every sequence against the reference run alone,
+/// by what the output's dtype promises unless told otherwise.
 void check_run(const ref::Config& config, std::span<const ref::Parameter> parameters,
-               const Batch& batch, const Run& run);
+               const Batch& batch, const Run& run, std::optional<ref::Precision> held_to = {});
 /// The same for a dense or padded result with its states; output rows past an end must be zero.
 void check_dense(const ref::Config& config, std::span<const ref::Parameter> parameters,
                  const Batch& batch, const DenseOutput& result, bool batch_first = false,

@@ -39,6 +39,16 @@ inline constexpr Precision kF64{0x1p-53, 0x1p-53};
 inline constexpr Precision kF32{0x1p-24, 0x1p-24};
 inline constexpr Precision kF16{0x1p-24, 0x1p-11};  // states and data in f16, sums in f32
 inline constexpr Precision kBf16{0x1p-24, 0x1p-8};  // states and data in bf16, sums in f32
+// Data in f32. Both factors of a product are rounded to 11 bits by tf32; tf32x3 leaves out the
+// product of the last parts, 2^-22 of the whole, and cuts those parts. Tensor cores cut sums.
+inline constexpr Precision kTf32{0x1p-23, 0x1p-10};
+inline constexpr Precision kTf32x3{0x1p-22, 0x1p-21};
+
+// For an engine whose weights and inputs were rounded too, to what it keeps states in: a factor of
+// each product besides the state, and the input, may be off by as much as a state.
+[[nodiscard]] inline Precision with_rounded_weights(const Precision& precision) {
+  return {precision.arithmetic, 3 * precision.storage};
+}
 
 struct Work {
   std::int64_t terms = 1;   // K: the most terms in any one sum
