@@ -103,8 +103,9 @@ def main():
         notes = [f"- `{file}`, `{text}`: {why}" for (file, text), why in EXCEPTIONS.items()]
         arguments.write.write_text(
             "# What the simt tests execute of the kernels\n\n"
-            "Written by `.ci/run coverage`. A line counts as executed if it was in any instance of its\n"
-            "template; of a kernel, every instance has to be. Launchers are counted too.\n\n" +
+            "Written by `tests/simt/coverage.py --write` after `.ci/run coverage`. A line counts as executed\n"
+            "if it was in any instance of its template; of a kernel, every instance has to be. Launchers are\n"
+            "counted too.\n\n" +
             "\n".join(tables + [""] + (notes or ["Nothing has to be explained."])) + "\n")
     for what in missed:
         print("never executed:", what)

@@ -45,7 +45,8 @@ bool empty(const Queue& queue) { return queue.operations.empty() && !queue.busy;
 
 gpu::Properties first_model() {
   const char* name = std::getenv("PACKRNN_SIMT_MODEL");
-  return name != nullptr && std::string_view(name) == "a100" ? small_a100() : small_h200();
+  const std::string_view model = name == nullptr ? "" : name;
+  return model == "a100" ? small_a100() : model == "h200" ? small_h200(132) : small_h200();
 }
 
 int devices_asked() {
@@ -55,11 +56,11 @@ int devices_asked() {
 
 }  // namespace
 
-gpu::Properties small_h200() {
+gpu::Properties small_h200(int multiprocessors) {
   gpu::Properties p;
   p.name = "simulated H200";
   p.major = 9;
-  p.multiprocessors = 8;
+  p.multiprocessors = multiprocessors;
   p.driver = 13000;
   p.memory = std::size_t{4} << 30;
   p.shared_per_block = std::size_t{227} << 10;
