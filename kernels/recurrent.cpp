@@ -1,7 +1,8 @@
 #include "packrnn/kernels/recurrent.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <optional>
 #include <vector>
 
 #include "packrnn/kernels/check.hpp"
@@ -113,13 +114,14 @@ void stack_forward(Context& context, const PackedLayout& layout, const TensorVie
   const std::size_t L = layers.size();
   expects(L > 0, "layers: none given, expected at least one");
   const Device device = context.device();
-  std::optional<cuda::Wavefront> wavefront;
+  cuda::Wavefront wavefront;
   if (device.type == DeviceType::cuda && dropout.p == 0)
     wavefront = cuda::choose_wavefront(context, layout, layers);
+  const bool in_turn = wavefront.ranges == 1;
 
   // One after the other, layers write to two buffers in turns.
   Workspace::Scope scratch(context.workspace());
-  const std::size_t buffers = std::min(L - 1, wavefront ? L - 1 : std::size_t{2});
+  const std::size_t buffers = in_turn ? std::min(L - 1, std::size_t{2}) : L - 1;
   std::vector<void*> memory(buffers);
   const auto width = [&](const RecurrentLayer& layer) {
     return std::ssize(layer.directions) * layer.shape.state();
@@ -137,7 +139,7 @@ void stack_forward(Context& context, const PackedLayout& layout, const TensorVie
   const auto input = [&](std::size_t l) { return l == 0 ? x : TensorView(outputs[l - 1]); };
 
   for (std::size_t l = 0; l < L; ++l) check_layer(device, layers[l], layout, input(l), outputs[l]);
-  if (wavefront) return cuda::wavefront_forward(context, *wavefront, layout, x, layers, outputs);
+  if (!in_turn) return cuda::wavefront_forward(context, wavefront, layout, x, layers, outputs);
   for (std::size_t l = 0; l < L; ++l) {
     run_layer(context, layers[l], layout, input(l), outputs[l]);
     if (dropout.p == 0 || l + 1 == L) continue;
@@ -153,6 +155,21 @@ std::string explain_recurrent(Context& context, const RecurrentShape& shape,
   if (context.device().type == DeviceType::cuda)
     return cuda::explain_recurrent(context, shape, layout, directions);
   return cpu::recurrent_plan(context, shape, layout, directions).reason;
+}
+
+std::string explain_stack(Context& context, const PackedLayout& layout,
+                          std::span<const RecurrentLayer> layers) {
+  std::string lines;
+  if (context.device().type == DeviceType::cuda && layers.size() > 1) {
+    const cuda::Wavefront wavefront = cuda::choose_wavefront(context, layout, layers);
+    lines = fmt::format("layers 0 to {}: {}\n", layers.size() - 1, wavefront.choice.reason);
+    if (wavefront.ranges > 1) return lines;
+  }
+  for (std::size_t l = 0; l < layers.size(); ++l)
+    lines += fmt::format(
+        "layer {}: {}\n", l,
+        explain_recurrent(context, layers[l].shape, layout, std::ssize(layers[l].directions)));
+  return lines;
 }
 
 }  // namespace packrnn::kernels

@@ -108,5 +108,9 @@ void stack_forward(Context& context, const PackedLayout& layout, const TensorVie
 /// What recurrent_forward() will do with such a batch, and why nothing faster: one line.
 std::string explain_recurrent(Context& context, const RecurrentShape& shape,
                               const PackedLayout& layout, std::int64_t directions);
+/// The same of a stack without dropout: a line for each layer, or one for all that work at the same
+/// time. Of the layers only shapes and the number of directions matter.
+std::string explain_stack(Context& context, const PackedLayout& layout,
+                          std::span<const RecurrentLayer> layers);
 
 }  // namespace packrnn::kernels

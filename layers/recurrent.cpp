@@ -343,12 +343,12 @@ DenseOutput to_host(Context& context, const DenseOutput& output) {
 }
 
 std::string Recurrent::explain(Context& context, const PackedLayout& layout) const {
-  std::string lines;
+  const std::array<kernels::RecurrentDirection, 2> both{};
+  std::vector<kernels::RecurrentLayer> layers;
   for (std::int64_t layer = 0; layer < config_.num_layers; ++layer)
-    lines += fmt::format(
-        "layer {}: {}\n", layer,
-        kernels::explain_recurrent(context, shape_of(config_, layer), layout, directions()));
-  return lines;
+    layers.push_back(
+        {shape_of(config_, layer), {both.data(), static_cast<std::size_t>(directions())}, {}});
+  return kernels::explain_stack(context, layout, layers);
 }
 
 }  // namespace packrnn

@@ -128,7 +128,7 @@ class Recurrent {
   void reset_parameters(Generator& generator);
 
   /// One line for every choice of algorithm that a forward of this layer makes on `context` for
-  /// `layout`.
+  /// `layout`, without dropout between the layers.
   std::string explain(Context& context, const PackedLayout& layout) const;
 
  protected:

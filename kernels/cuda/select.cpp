@@ -188,8 +188,8 @@ std::string described(const Candidate& c) {
     case Algorithm::tensor_step:
       return "step: a product and a cell kernel per step";
     case Algorithm::cluster:
-      return fmt::format("cluster: {} clusters of {} blocks of {} units, {} rows at a time",
-                         m.groups, m.blocks, m.units, m.rows);
+      return fmt::format("cluster: {} cluster{} of {} blocks of {} units, {} rows at a time",
+                         m.groups, m.groups > 1 ? "s" : "", m.blocks, m.units, m.rows);
     default:
       return fmt::format("persistent: {} group{} of {} blocks of {} units, {} rows at a time",
                          m.groups, m.groups > 1 ? "s" : "", m.blocks, m.units, m.rows);

@@ -115,22 +115,26 @@ class Join {
 
 }  // namespace
 
-std::optional<Wavefront> choose_wavefront(Context& context, const PackedLayout& layout,
-                                          std::span<const RecurrentLayer> layers) {
-  if (layers.size() < 2 || !alike(layers) || !layout.known() || layout.total() == 0 ||
-      gpu::capturing(context.stream()))
-    return std::nullopt;
+Wavefront choose_wavefront(Context& context, const PackedLayout& layout,
+                           std::span<const RecurrentLayer> layers) {
+  const auto in_turn = [](const char* why) {
+    return Wavefront{{.algorithm = {}, .mapping = {}, .reason = fmt::format("in turn: {}", why)},
+                     1};
+  };
+  if (layers.size() < 2) return in_turn("one layer");
+  if (!alike(layers)) return in_turn("not all alike and in one direction");
+  if (!layout.known()) return in_turn("the host does not know the lengths");
+  if (layout.total() == 0) return in_turn("no steps");
+  if (gpu::capturing(context.stream())) return in_turn("a graph is captured");
   const Problem problem = problem_of(context, layers.back().shape, layout, 1);
   if (layout.total() * input_product_row_bytes(problem.shape) > RunOptions{}.input_product_bytes)
-    return std::nullopt;
+    return in_turn("input products are too large");
   PlanKey key = plan_key(problem);
   key.op = "recurrent stack on a GPU";
   key.dims[3] = key.dims[3] << 16 | std::ssize(layers);
   const Plan& plan = context.plans().find(
       key, [&] { return make_plan(context, problem, static_cast<int>(layers.size())); });
-  const int ranges = plan.parameters.back();
-  if (ranges == 1) return std::nullopt;
-  return Wavefront{choice_of(plan), ranges};
+  return {choice_of(plan), plan.parameters.back()};
 }
 
 void wavefront_forward(Context& context, const Wavefront& wavefront, const PackedLayout& layout,

@@ -3,7 +3,6 @@
 // leaves most of the device idle: few sequences, many steps. Private.
 #pragma once
 
-#include <optional>
 #include <span>
 
 #include "packrnn/kernels/cuda/select.hpp"
@@ -12,16 +11,15 @@
 namespace packrnn::kernels::cuda {
 
 struct Wavefront {
-  Choice choice;  // of every layer; all of them fit on the device together
-  int ranges = 1;
+  Choice choice;   // of every layer; all of them fit on the device together
+  int ranges = 1;  // of steps; 1: one layer after the other, each by a choice of its own
 };
 
-/// None where it cannot be (one layer, two directions, layers that differ, lengths that the host
-/// does not know, a graph that is being captured) or would not be faster. The results have the bits
-/// of one layer after the other. Remembered in context.plans(), whose reason says what was
-/// compared.
-std::optional<Wavefront> choose_wavefront(Context& context, const PackedLayout& layout,
-                                          std::span<const RecurrentLayer> layers);
+/// One range where more cannot be (two directions, layers that differ, lengths that the host does
+/// not know, a graph that is being captured) or would not be faster; the reason says so. The bits
+/// are the same either way. Remembered in context.plans() if times were compared.
+Wavefront choose_wavefront(Context& context, const PackedLayout& layout,
+                           std::span<const RecurrentLayer> layers);
 
 /// Assigns outputs[l], the y of layer l. The host does not wait; the context's stream goes on when
 /// all layers are done.

@@ -18,6 +18,7 @@
 #include "packrnn/kernels/cuda/calibrate.hpp"
 #include "packrnn/kernels/cuda/plan_file.hpp"
 #include "packrnn/kernels/cuda/tune.hpp"
+#include "packrnn/kernels/cuda/wavefront.hpp"
 #include "packrnn/runtime/error.hpp"
 #include "tests/catch.hpp"
 #include "tests/environment.hpp"
@@ -111,6 +112,13 @@ bool simulated() { return !no_gpu() && &simt::set_model != nullptr; }
 PackedLayoutPtr equal_lengths(std::int64_t batch, std::int64_t steps) {
   return PackedLayout::make(
       Lengths(std::vector<std::int64_t>(static_cast<std::size_t>(batch), steps)));
+}
+
+/// Spread evenly between 500 / batch and 500.
+PackedLayoutPtr lengths_up_to_500(std::int64_t batch) {
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t n = 1; n <= batch; ++n) lengths.push_back((n * 500 + batch - 1) / batch);
+  return PackedLayout::make(Lengths(std::move(lengths)));
 }
 
 }  // namespace
@@ -485,11 +493,9 @@ TEST_CASE("docs/gpu-model.md shows what the model predicts") {
   for (const Cell cell : {Cell::lstm, Cell::gru})
     for (const std::int64_t hidden : {256, 512, 768, 1024, 1536, 2048})
       for (const std::int64_t batch : {1, 32, 256}) {
-        std::vector<std::int64_t> lengths;
-        for (std::int64_t n = 1; n <= batch; ++n) lengths.push_back((n * 500 + batch - 1) / batch);
         const Problem p{{cell, hidden, hidden, 0, Dtype::bf16},
                         Arithmetic::bits16,
-                        LengthProfile::of(*PackedLayout::make(Lengths(lengths))),
+                        LengthProfile::of(*lengths_up_to_500(batch)),
                         1};
         const std::vector<Candidate> all = candidates(0, estimated_constants(model), p);
         const auto best = [&](Algorithm algorithm) {
@@ -509,7 +515,24 @@ TEST_CASE("docs/gpu-model.md shows what the model predicts") {
                                  : fmt::format("{} {} x {}, {} rows", name_of(choice.algorithm),
                                                m.groups, m.blocks, m.rows));
       }
-  // To renew it, replace the table by the one in the message.
+  // To renew them, replace the tables by those in the messages.
+  CHECK_THAT(page, Contains(table));
+
+  table.clear();
+  for (const std::size_t count : {2, 4})
+    for (const std::int64_t hidden : {256, 512, 1024})
+      for (const std::int64_t batch : {1, 32}) {
+        const RecurrentShape shape{Cell::lstm, hidden, hidden, 0, Dtype::bf16};
+        const kernels::RecurrentDirection forwards;
+        const std::vector<kernels::RecurrentLayer> layers(count, {shape, {&forwards, 1}, {}});
+        Context context;
+        choose_wavefront(context, *lengths_up_to_500(batch), layers);
+        const std::string reason = context.explain();
+        const std::string_view start = "layers: ";
+        const std::size_t from = reason.find(start) + start.size();
+        table += fmt::format("| {} | {} | {} | {} |\n", count, hidden, batch,
+                             reason.substr(from, reason.find('\n') - from));
+      }
   CHECK_THAT(page, Contains(table));
 }
 

@@ -17,6 +17,7 @@ namespace packrnn::tests {
 namespace {
 
 using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
 using kernels::Cell;
 using kernels::RecurrentLayer;
 using kernels::RecurrentShape;
@@ -253,6 +254,28 @@ TEST_CASE("a stack that would not be faster runs in turn and says why") {
   const StackProblem many({Cell::gru, 3, 8, 0, Dtype::f32}, 2, Lengths64(2, 400));
   many.stacked(stepwise);
   CHECK_THAT(stepwise.explain(), Contains("no persistent kernel leaves room"));
+}
+
+TEST_CASE("a stack says how it will run") {
+  const RecurrentShape shape{Cell::lstm, 8, 8, 0, Dtype::f32};
+  const std::array<kernels::RecurrentDirection, 2> both{};
+  const auto explained = [&](std::size_t count, std::size_t directions, std::int64_t steps) {
+    Context context;
+    RecurrentShape first = shape;
+    first.input *= std::int64_t(directions);
+    const std::vector<RecurrentLayer> layers(count, {first, {both.data(), directions}, {}});
+    return kernels::explain_stack(context, *PackedLayout::make(Lengths(Lengths64(2, steps))),
+                                  layers);
+  };
+  CHECK_THAT(explained(1, 1, 400),
+             StartsWith("layer 0: ") && !Contains("layer 1") && !Contains("layers"));
+  CHECK_THAT(explained(2, 2, 400), Contains("layer 0: ") && Contains("layer 1: "));
+  NEEDS_A_GPU;
+  CHECK_THAT(explained(2, 2, 400), Contains("layers 0 to 1: in turn: not all alike"));
+  CHECK_THAT(explained(2, 1, 400), StartsWith("layers 0 to 1: ") &&
+                                       Contains("at the same time in") && !Contains("layer 1"));
+  CHECK_THAT(explained(2, 1, 0), StartsWith("layers 0 to 1: in turn: no steps"));
+  CHECK_THAT(explained(3, 1, 4), Contains("layers: in turn, ") && Contains("layer 2: "));
 }
 
 TEST_CASE("a captured stack runs in turn") {
