@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <array>
 #include <cstdio>
@@ -18,32 +17,13 @@
 #include <packrnn/runtime/error.hpp>
 #include <utility>
 
+#include "bench/temporary_folder.hpp"
 #include "bench/text.hpp"
 
 namespace packrnn::bench {
 namespace {
 
 using Json = nlohmann::json;
-
-/// A folder that goes with all that is in it.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "packrnn-torch-XXXXXX").string();
-    if (!mkdtemp(name.data())) throw FileError(fmt::format("cannot make a folder like {}", name));
-    path_ = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  std::filesystem::path path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 /// 'text', safe for a shell.
 std::string quoted(const std::string& text) {
@@ -110,7 +90,7 @@ Json request_of(const std::vector<Problem>& problems, const TorchRequest& reques
 TorchAnswer ask(const std::vector<Problem>& problems, const TorchRequest& request) {
   const std::string script = PACKRNN_SOURCE_DIR "/bench/peers/torch_rnn.py";
   if (!std::filesystem::exists(script)) return {.absent = "bench/peers/torch_rnn.py is not there"};
-  const TemporaryFolder folder;
+  const TemporaryFolder folder("packrnn-torch");
   const std::filesystem::path file = folder.path() / "request.json";
   std::ofstream(file) << request_of(problems, request, folder.path());
   TorchAnswer answer{.absent = "no python3"};

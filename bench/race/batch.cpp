@@ -1,0 +1,84 @@
+#include "bench/race/batch.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <ctime>
+#include <fstream>
+#include <packrnn/layers/safetensors.hpp>
+#include <packrnn/runtime/error.hpp>
+
+#include "bench/device/agreement.hpp"
+
+namespace packrnn::bench {
+namespace {
+
+constexpr double kAllowed = 1e-4;  // between engines in f32
+
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+Seconds timed(int passes, const std::function<void()>& pass) {
+  pass();
+  const double cpu = cpu_seconds(), wall = wall_seconds();
+  for (int i = 0; i < passes; ++i) pass();
+  return {wall_seconds() - wall, cpu_seconds() - cpu};
+}
+
+std::vector<float> read_floats(const std::string& file, std::size_t count) {
+  std::vector<float> values(count);
+  std::ifstream in(file, std::ios::binary);
+  in.read(reinterpret_cast<char*>(values.data()),
+          static_cast<std::streamsize>(count * sizeof(float)));
+  if (static_cast<std::size_t>(in.gcount()) != count * sizeof(float) || in.peek() != EOF)
+    throw FileError(fmt::format("{} does not hold {} numbers", file, count));
+  return values;
+}
+
+}  // namespace
+
+RaceBatch::RaceBatch(Context& context, const RaceWorkload& workload, const std::string& cell)
+    : context_(context), layer_(make_layer(workload, cell)) {
+  const Lengths lengths(workload.lengths);
+  padded_ =
+      Tensor::empty({workload.steps(), std::ssize(workload.lengths), workload.input}, Dtype::f32);
+  Generator generator(2);
+  fill_uniform(generator, padded_, -1.0, 1.0);
+  packed_ = pack_padded_sequence(context, padded_, lengths);
+  expected_ = context.to_host(layer_.forward(context, packed_).output.data());
+}
+
+void RaceBatch::save(const std::filesystem::path& file) const {
+  StateDict state = layer_.state_dict();
+  state.push_back({"x", padded_.clone()});
+  const auto lengths = packed_.lengths();
+  state.push_back({"lengths", Tensor::from(lengths, {std::ssize(lengths)})});
+  save_safetensors(file, state);
+}
+
+std::vector<Contestant> RaceBatch::ours() {
+  const auto packed = [this](int passes) {
+    return timed(passes, [this] { layer_.forward(context_, packed_); });
+  };
+  const auto padded = [this](int passes) {
+    return timed(passes, [this] { layer_.forward(context_, padded_.view()); });
+  };
+  return {{"packrnn", "packed", packed, "reference"}, {"packrnn", "padded", padded, "-"}};
+}
+
+std::string RaceBatch::agreement(const std::filesystem::path& output) const {
+  const PackedLayout& layout = packed_.layout();
+  const std::int64_t width = expected_.size(1);
+  const auto count = static_cast<std::size_t>(layout.steps() * layout.batch() * width);
+  return compare(layout, width, expected_.view().values<float>(), read_floats(output, count),
+                 RowOrder::seq_major)
+      .text(kAllowed);
+}
+
+}  // namespace packrnn::bench

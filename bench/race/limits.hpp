@@ -1,0 +1,41 @@
+// What this machine can do at most, measured here, and what follows for a batch: no engine that
+// computes in f32 can be faster than the bound.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bench/race/workloads.hpp"
+
+namespace packrnn::bench {
+
+struct MachineLimits {
+  int threads = 1;
+  double flops = 0;  // fused multiply-adds in registers, all threads together
+  double clock = 0;  // Hz, of one thread
+  int lanes = 0;     // of f32 in a vector register
+  /// Bytes per second that all threads read together, by how much each of them reads over and over.
+  struct Bandwidth {
+    std::int64_t bytes = 0;  // of one thread
+    double rate = 0;
+  };
+  std::vector<Bandwidth> bandwidths;  // growing sizes
+
+  /// Of the smallest measured size that holds so many bytes per thread.
+  double bandwidth(double bytes) const;
+};
+
+/// A second or so on `threads` threads, each on its own CPU.
+MachineLimits measure_limits(int threads);
+
+/// Seconds that the input product takes at the peak, plus for every step the larger of its live
+/// rows at the peak and of reading the recurrent weights, plus the cells: 45 clocks for a vector of
+/// LSTM units, 30 for one of GRU units.
+double least_seconds(const MachineLimits& limits, const RaceWorkload& workload,
+                     const std::string& cell);
+
+/// Multiplications and additions.
+double flops_of(const RaceWorkload& workload, const std::string& cell);
+
+}  // namespace packrnn::bench

@@ -1,0 +1,118 @@
+#include "bench/race/results.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "bench/measure.hpp"
+
+namespace packrnn::bench {
+namespace {
+
+double geometric_mean(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += std::log(value);
+  return values.empty() ? NAN : std::exp(sum / static_cast<double>(values.size()));
+}
+
+}  // namespace
+
+double median_of(const Contestant& contestant, int threads) {
+  std::vector<double> all;
+  for (const Seconds& sample : contestant.samples)
+    all.push_back(threads == 1 ? sample.cpu : sample.wall);
+  return median(std::move(all));
+}
+
+const Contestant* best_peer(const Result& result, int threads) {
+  const Contestant* best = nullptr;
+  for (const Contestant& c : result.contestants)
+    if (!c.ours() && !c.samples.empty() &&
+        (!best || median_of(c, threads) < median_of(*best, threads)))
+      best = &c;
+  return best;
+}
+
+std::string race_head() {
+  return fmt::format("{:<4}{:<6}{:>8}  {:>10} {:>10}  {:<22}{:>10}  {:>6} {:>5}  {:>7} {:>6}\n", "",
+                     "cell", "padding", "packed", "padded", "best other", "", "ratio", "goal",
+                     "padding", "bound");
+}
+
+std::string race_row(const Result& result, int threads) {
+  const auto tokens = static_cast<double>(result.workload.tokens());
+  const auto rate = [&](const Contestant& c) { return tokens / median_of(c, threads) / 1e3; };
+  const Contestant &packed = result.contestants[0], &padded = result.contestants[1];
+  const Contestant* best = best_peer(result, threads);
+  const double goal = threads == 1 ? result.workload.goal_1 : result.workload.goal_2;
+  return fmt::format(
+      "{:<4}{:<6}{:>7.0f}%  {:>10.1f} {:>10.1f}  {:<22}{:>10}  {:>6} {:>5}  {:>7.2f} {:>5.0f}%\n",
+      result.workload.name, result.cell, 100.0 * result.workload.padding(), rate(packed),
+      rate(padded), best ? best->name() : "none", best ? fmt::format("{:.1f}", rate(*best)) : "-",
+      best ? fmt::format("{:.2f}", rate(packed) / rate(*best)) : "-",
+      threads <= 2 ? fmt::format("{:.2f}", goal) : "-", rate(packed) / rate(padded),
+      100.0 * result.bound / median_of(packed, threads));
+}
+
+std::string race_foot(const std::vector<Result>& results, int threads) {
+  std::string text;
+  for (const char* cell : {"lstm", "gru"}) {
+    std::vector<double> ratios, parts;
+    for (const Result& result : results) {
+      const Contestant* best = best_peer(result, threads);
+      if (result.cell != cell || !best) continue;
+      const double packed = median_of(result.contestants[0], threads);
+      ratios.push_back(median_of(*best, threads) / packed);
+      parts.push_back(result.bound / packed);
+    }
+    if (!ratios.empty())
+      text +=
+          fmt::format("{}: {:.2f} times the best other, {:.0f}% of the bound (geometric means)\n",
+                      cell, geometric_mean(ratios), 100.0 * geometric_mean(parts));
+  }
+  return text +
+         "Thousands of tokens per second, medians; ratio: packed to the best other engine; "
+         "padding: "
+         "packed to padded,\nboth ours; bound: of what the machine's arithmetic and bandwidth "
+         "allow "
+         "(docs/benchmarks.md).\n";
+}
+
+nlohmann::json json_of(const Result& result) {
+  nlohmann::json contestants = nlohmann::json::array();
+  for (const Contestant& c : result.contestants) {
+    nlohmann::json wall = nlohmann::json::array(), cpu = nlohmann::json::array();
+    for (const Seconds& sample : c.samples) wall.push_back(sample.wall), cpu.push_back(sample.cpu);
+    contestants.push_back({{"engine", c.engine},
+                           {"variant", c.variant},
+                           {"agreement", c.agreement},
+                           {"passes", c.passes},
+                           {"wall_s", wall},
+                           {"cpu_s", cpu}});
+  }
+  const RaceWorkload& w = result.workload;
+  return {{"workload", w.name},
+          {"what", w.what},
+          {"cell", result.cell},
+          {"input", w.input},
+          {"hidden", w.hidden},
+          {"layers", w.layers},
+          {"lengths", w.lengths},
+          {"tokens", w.tokens()},
+          {"bidirectional", w.bidirectional},
+          {"goals", {w.goal_1, w.goal_2}},
+          {"bound_s", result.bound},
+          {"contestants", contestants}};
+}
+
+nlohmann::json json_of(const MachineLimits& limits) {
+  nlohmann::json bandwidths = nlohmann::json::array();
+  for (const auto& b : limits.bandwidths) bandwidths.push_back({b.bytes, b.rate});
+  return {{"flops", limits.flops},
+          {"clock_hz", limits.clock},
+          {"lanes", limits.lanes},
+          {"bytes_per_s", bandwidths}};
+}
+
+}  // namespace packrnn::bench

@@ -1,0 +1,169 @@
+// The race of CPU engines: what is said to the others and what they may answer, what is made of the
+// times, and what the machine's limits allow.
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <packrnn/layers/safetensors.hpp>
+#include <packrnn/runtime/error.hpp>
+#include <string>
+
+#include "bench/race/batch.hpp"
+#include "bench/race/peer.hpp"
+#include "bench/race/results.hpp"
+#include "bench/temporary_folder.hpp"
+#include "tests/catch.hpp"
+
+namespace packrnn::tests {
+namespace {
+
+using namespace bench;
+using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
+
+/// A shell script that plays an engine: it says who it is, then answers each line by the next text.
+std::vector<std::string> script(const std::string& first, const std::vector<std::string>& answers) {
+  std::string text = "printf '" + first + "\\n'";
+  for (const std::string& answer : answers) text += "; read -r line; " + answer;
+  return {"sh", "-c", text};
+}
+
+RaceWorkload tiny() { return {"W0", "tiny", 3, 4, 1, false, {3, 1, 2}, 2.0, 3.0}; }
+
+Contestant contestant(const char* engine, const char* variant, std::vector<Seconds> samples) {
+  return {engine, variant, nullptr, "bits", 1, std::move(samples)};
+}
+
+}  // namespace
+
+TEST_CASE("a peer loads, runs and writes what it is told") {
+  Peer peer(script("engine Other 1.2", {"printf 'ready\\tpacked\\tpadded\\n'",
+                                        "printf 'seconds\\t0.25\\t0.5\\n'", "printf 'written\\n'"}),
+            2);
+  CHECK(peer.engine() == "Other 1.2");
+  CHECK(peer.absent().empty());
+  CHECK(peer.load("file", "lstm") == std::vector<std::string>{"packed", "padded"});
+  const Seconds seconds = peer.run("packed", 3);
+  CHECK(seconds.wall == 0.25);
+  CHECK(seconds.cpu == 0.5);
+  peer.output("packed", "file");
+  CHECK_THROWS_WITH(peer.run("packed", 1), Contains("ended without an answer"));
+  CHECK_THAT(peer.absent(), Contains("ended without an answer"));
+  CHECK_THROWS_AS(peer.run("packed", 1), FileError);
+}
+
+TEST_CASE("a peer gets its threads, and the command as it was typed") {
+  Peer peer({"sh", "-c", "printf \"engine %s $OMP_NUM_THREADS $OMP_PROC_BIND\\n\" \"$1\"", "sh"},
+            3);
+  CHECK(peer.engine() == "3 3 true");
+}
+
+TEST_CASE("a peer that is missing, refuses or talks nonsense says why") {
+  CHECK_THAT(Peer({"no-such-program"}, 1).absent(), Contains("no-such-program"));
+  CHECK(Peer(script("absent no such package", {}), 1).absent() == "no such package");
+  CHECK(Peer(script("hello", {}), 1).absent() == "hello");
+  CHECK_THAT(Peer({"true"}, 1).absent(), Contains("ended without an answer"));
+  Peer refusing(script("engine x", {"printf 'failed out of memory\\n'", "printf 'ready\\n'"}), 1);
+  CHECK_THROWS_WITH(refusing.load("file", "gru"), Contains("out of memory"));
+  CHECK(refusing.load("file", "gru").empty());  // it goes on
+  Peer confused(script("engine x", {"printf 'seconds\\tsoon\\n'"}), 1);
+  CHECK_THROWS_WITH(confused.run("packed", 1), Contains("it answered"));
+}
+
+TEST_CASE("a batch hands over its layer and recognises its own output") {
+  Context context(Device::cpu(), {.threads = 1});
+  RaceBatch batch(context, tiny(), "gru");
+  const TemporaryFolder folder("packrnn-test");
+  const std::filesystem::path file = folder.path() / "batch", output = folder.path() / "y";
+  batch.save(file);
+  const SafeTensors saved = SafeTensors::open(file);
+  CHECK(saved.shape("x") == Shape{3, 3, 3});
+  CHECK(saved.shape("lengths") == Shape{3});
+  CHECK(saved.shape("weight_hh_l0") == Shape{12, 4});
+
+  Recurrent layer = make_layer(tiny(), "gru");
+  const Tensor x = saved.tensor("x");
+  Tensor y = layer.forward_padded(context, x, tiny().lengths).output;
+  const auto write = [&](std::int64_t bytes) {
+    std::ofstream(output, std::ios::binary).write(static_cast<const char*>(y.view().raw()), bytes);
+  };
+  write(3 * 3 * 4 * 4);
+  CHECK(batch.agreement(output) == "bits");
+  y.values<float>()[0] += 1e-5F;
+  write(3 * 3 * 4 * 4);
+  CHECK_THAT(batch.agreement(output), Contains("e-"));
+  y.values<float>()[0] += 1;
+  write(3 * 3 * 4 * 4);
+  CHECK_THAT(batch.agreement(output), StartsWith("WRONG"));
+  write(100);
+  CHECK_THROWS_WITH(batch.agreement(output), Contains("does not hold 36 numbers"));
+
+  for (const Contestant& c : batch.ours()) {
+    CHECK(c.ours());
+    CHECK(c.run(2).wall > 0);
+  }
+}
+
+TEST_CASE("the best peer is the fastest by the processor on one thread, by the clock on more") {
+  const Result result{tiny(),
+                      "lstm",
+                      {contestant("packrnn", "packed", {{4, 1}, {6, 3}, {5, 2}}),
+                       contestant("packrnn", "padded", {{8, 8}}), contestant("a", "x", {{6, 5}}),
+                       contestant("b", "y", {{7, 3}}), contestant("c", "never ran", {})},
+                      0.5};
+  CHECK(median_of(result.contestants[0], 1) == 2);
+  CHECK(median_of(result.contestants[0], 2) == 5);
+  CHECK(best_peer(result, 1)->engine == "b");
+  CHECK(best_peer(result, 2)->engine == "a");
+  CHECK_THAT(race_row(result, 1), Contains("b y") && Contains(" 1.50 ") && Contains(" 2.00 ") &&
+                                      Contains(" 25%") && Contains("33%"));
+  CHECK_THAT(race_row(result, 2), Contains("a x") && Contains(" 1.20 ") && Contains(" 3.00 "));
+  CHECK_THAT(race_foot({result, result}, 1), Contains("lstm: 1.50 times") && !Contains("gru:"));
+  CHECK(json_of(result)["contestants"][2]["cpu_s"][0] == 5);
+  Result alone = result;
+  alone.contestants.resize(2);
+  CHECK(best_peer(alone, 1) == nullptr);
+  CHECK_THAT(race_row(alone, 1), Contains("none"));
+}
+
+TEST_CASE("the bound is the arithmetic, or reading the weights where rows are few") {
+  MachineLimits limits;
+  limits.flops = 1e9;
+  limits.clock = 1e18;  // cells take no time
+  limits.lanes = 8;
+  limits.bandwidths = {{1 << 20, 1e18}, {2 << 20, 1.0}};
+  RaceWorkload w = tiny();
+  // 6 tokens, each 2 * 4 gates * 4 units * (3 + 4) operations.
+  CHECK(flops_of(w, "lstm") == 6 * 224);
+  CHECK(least_seconds(limits, w, "lstm") == Approx(6 * 224 / 1e9));
+  CHECK(flops_of(w, "gru") == 6 * 168);
+  w.bidirectional = true;
+  w.layers = 2;
+  // Both directions; the second layer reads 8 features.
+  CHECK(flops_of(w, "lstm") == 2 * 6 * 32 * (3 + 4 + 8 + 4));
+  // One byte per second: 3 steps, 2 directions and 2 layers of 4 * 4 * 4 weights.
+  limits.bandwidths = {{1 << 20, 1.0}};
+  CHECK(least_seconds(limits, w, "lstm") == Approx(3 * 4 * 256.0));
+  CHECK(limits.bandwidth(1e12) == 1.0);
+}
+
+TEST_CASE("limits of this machine are positive") {
+  const MachineLimits limits = measure_limits(1);
+  CHECK(limits.flops > 1e8);
+  CHECK(limits.clock > 1e8);
+  CHECK(limits.lanes >= 1);
+  for (const auto& b : limits.bandwidths) CHECK(b.rate > 1e7);
+}
+
+TEST_CASE("the nine workloads are what they are said to be") {
+  const std::vector<RaceWorkload> all = race_workloads();
+  REQUIRE(all.size() == 9);
+  const std::int64_t tokens[] = {100, 3310, 1585, 1585, 2283, 1965, 1860, 3200, 100};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    CHECK(all[i].name == "W" + std::to_string(i + 1));
+    CHECK(all[i].tokens() == tokens[i]);
+    CHECK(std::ranges::is_sorted(all[i].lengths, std::greater<>()));
+  }
+  CHECK(all[5].padding() == Approx(0.877).margin(0.001));
+}
+
+}  // namespace packrnn::tests
