@@ -8,6 +8,15 @@
 #include <hwy/targets.h>
 // clang-format on
 
+#include "packrnn/runtime/device.hpp"
+#include "tests/catch.hpp"
+#include "tests/shapes.hpp"
+
+/// For cases that ask for the CPU whatever the device under test: once is enough.
+#define NEEDS_THE_CPU                                        \
+  if (::packrnn::Device::best() != ::packrnn::Device::cpu()) \
+  PACKRNN_SKIP("the device under test is a GPU")
+
 namespace packrnn {
 
 template <class Body>

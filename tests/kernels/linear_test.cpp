@@ -72,10 +72,12 @@ double worst_error(const std::vector<double>& got, const std::vector<double>& xs
 }  // namespace
 
 TEST_CASE("linear agrees with the double reference on every instruction set") {
+  NEEDS_THE_CPU;
   const auto dtype = GENERATE(Dtype::f32, Dtype::f64);
   const auto rows = GENERATE(0, 1, 2, 3, 5, 6, 7, 47, 48, 49, 131);
   const auto outputs = GENERATE(1, 3, 16, 63, 64, 65, 130);
   const auto k = GENERATE(1, 7, 129, 700);
+  PACKRNN_ONE_IN(5);
   const auto precision = dtype == Dtype::f32 ? reference::kF32 : reference::kF64;
   const Tensor x = uniform({rows, k}, dtype, 1), weight = uniform({outputs, k}, dtype, 2),
                bias = uniform({outputs}, dtype, 3);
@@ -89,6 +91,7 @@ TEST_CASE("linear agrees with the double reference on every instruction set") {
 }
 
 TEST_CASE("a row of linear has the same bits alone, in any company, with any number of threads") {
+  NEEDS_THE_CPU;
   const auto dtype = GENERATE(Dtype::f32, Dtype::f64);
   constexpr std::int64_t kRows = 200, kOutputs = 150, kK = 300;
   const Tensor x = uniform({kRows, kK}, dtype, 1), weight = uniform({kOutputs, kK}, dtype, 2);
@@ -115,6 +118,7 @@ TEST_CASE("linear agrees with the double reference on the device") {
   const auto rows = GENERATE(0, 1, 17, 65, 130);  // small and large tiles
   const auto outputs = GENERATE(1, 33, 70);
   const auto k = GENERATE(1, 37);
+  PACKRNN_ONE_IN(7);
   const auto precision = dtype == Dtype::f64   ? reference::kF64
                          : dtype == Dtype::f32 ? reference::kF32
                          : dtype == Dtype::f16 ? reference::kF16
@@ -139,6 +143,7 @@ TEST_CASE("linear on a GPU has the bits of the CPU, and a row the same in any co
   const auto dtype = GENERATE(Dtype::f32, Dtype::f64);
   const auto k = GENERATE(1, 16, 33, 150);
   const auto with_bias = GENERATE(false, true);
+  PACKRNN_ONE_IN(3);
   constexpr std::int64_t kRows = 150, kOutputs = 131;
   const Tensor x = uniform({kRows, k}, dtype, 1), weight = uniform({kOutputs, k}, dtype, 2);
   const Tensor bias = with_bias ? uniform({kOutputs}, dtype, 3) : Tensor();

@@ -18,7 +18,6 @@
 #include "tests/catch.hpp"
 #include "tests/environment.hpp"
 #include "tests/kernels/recurrent_problem.hpp"
-#include "tests/sanitized.hpp"
 
 namespace packrnn::tests {
 namespace {
@@ -75,10 +74,6 @@ RecurrentOutput with_mapping(Context& context, const RecurrentProblem& problem,
                     layout);
 }
 
-/// Blocks of a launch: each of a simulated device's threads has a stack, a large one with
-/// sanitizers.
-constexpr int kMostBlocks = kSanitized ? 10 : 40;
-
 /// With as few blocks and groups as keep a launch small.
 std::vector<Mapping> mappings(const Context& context, const RecurrentProblem& problem) {
   std::string obstacle;
@@ -86,12 +81,11 @@ std::vector<Mapping> mappings(const Context& context, const RecurrentProblem& pr
       context.device().index, problem.shape, context.f32_math(), problem.layout->batch(),
       static_cast<int>(problem.reverse.size()), obstacle);
   INFO(obstacle);
-  if (kSanitized) std::erase_if(all, [](const Mapping& m) { return m.blocks > kMostBlocks; });
+  if (small_shapes()) std::erase_if(all, [](const Mapping& m) { return m.blocks > most_blocks(); });
   REQUIRE(!all.empty());
   for (Mapping& m : all) {
-    m.directions_in_turn |= m.blocks * 2 > kMostBlocks;
-    const int together = m.blocks * (m.directions_in_turn ? 1 : 2);
-    m.groups = std::max(1, std::min(m.groups, kMostBlocks / together));
+    m.directions_in_turn |= m.blocks * 2 > most_blocks();
+    m = with_few_groups(m, 2);
   }
   return all;
 }
@@ -111,22 +105,22 @@ TEST_CASE("persistent tensor-core layers are as near to the truth as their numbe
   NEEDS_A_GPU;
   const Kind kind = GENERATE(from_range(std::begin(kKinds), std::end(kKinds)));
   const Cell cell = GENERATE(from_range(std::begin(kCells), std::end(kCells)));
+  const auto i = GENERATE(0U, 1U, 2U, 3U);
+  PACKRNN_ONE_IN(3);
   Context context(Device::best(), options_of(kind));
   // Ties, zeros, one long among short ones; units that fill no tile, no vector and no block.
   const std::vector<std::vector<std::int64_t>> lengths = {
       {3, 0, 6, 1, 4, 6, 2, 3, 3, 0, 5}, {1}, {17, 1, 1, 2, 1, 1, 0, 1, 1, 2, 1, 1}};
   const std::int64_t hidden[] = {33, 1, 40, 100};
-  for (std::size_t i = 0; i < 4; ++i) {
-    const RecurrentProblem problem =
-        problem_of(kind, cell, hidden[i], lengths[i % 3],
-                   i == 0 ? std::vector{false, true} : std::vector{i == 2}, i % 2 == 0);
-    const std::vector<Mapping> all = mappings(context, problem);
-    const Mapping& mapping = all[i % all.size()];
-    INFO(name_of(kind) << " " << name_of(cell) << " H " << hidden[i] << ", " << described(mapping));
-    const double error = problem.error(with_mapping(context, problem, mapping));
-    CHECK(error <= 1.0);
-    CHECK(error > 0.0);
-  }
+  const RecurrentProblem problem =
+      problem_of(kind, cell, hidden[i], lengths[i % 3],
+                 i == 0 ? std::vector{false, true} : std::vector{i == 2}, i % 2 == 0);
+  const std::vector<Mapping> all = mappings(context, problem);
+  const Mapping& mapping = all[i % all.size()];
+  INFO(name_of(kind) << " " << name_of(cell) << " H " << hidden[i] << ", " << described(mapping));
+  const double error = problem.error(with_mapping(context, problem, mapping));
+  CHECK(error <= 1.0);
+  CHECK(error > 0.0);
 }
 
 TEST_CASE("every variant of the persistent tensor-core kernel that the device holds") {
@@ -148,7 +142,7 @@ TEST_CASE("every variant of the persistent tensor-core kernel that the device ho
     INFO(name_of(kind) << " " << name_of(v.cell) << " H " << hidden << ", " << v.units << " units");
     if (mapping == all.end() && !whole) continue;
     REQUIRE(mapping != all.end());
-    if (kSanitized && mapping->blocks > kMostBlocks) continue;
+    if (small_shapes() && mapping->blocks > most_blocks()) continue;
     RecurrentOutput got = with_mapping(context, problem, *mapping);
     CHECK(problem.error(got) <= 1.0);
     const auto [other, is_first] = first.try_emplace({v.cell, v.chunks}, std::move(got));
@@ -161,9 +155,10 @@ TEST_CASE("persistent tensor-core layers give the same bits in every mapping") {
   NEEDS_A_GPU;
   const Kind kind = GENERATE(from_range(std::begin(kKinds), std::end(kKinds)));
   const Cell cell = GENERATE(Cell::lstm, Cell::gru, Cell::rnn_relu);
+  PACKRNN_ONE_IN(5);
   // Several chunks of every size, several chunks per group, rows that end within chunks.
   std::vector<std::int64_t> lengths;
-  for (std::int64_t n = 0; n < (kSanitized ? 19 : 41); ++n) lengths.push_back((n * 5) % 7);
+  for (std::int64_t n = 0; n < full_or_small(41, 19); ++n) lengths.push_back((n * 5) % 7);
   const RecurrentProblem problem = problem_of(kind, cell, 42, lengths);
   Context context(Device::best(), options_of(kind));
   const std::vector<Mapping> all = mappings(context, problem);
@@ -181,6 +176,7 @@ TEST_CASE("a sequence has the same bits alone and in company, by persistent tens
   NEEDS_A_GPU;
   const Kind kind = GENERATE(from_range(std::begin(kKinds), std::end(kKinds)));
   const Cell cell = GENERATE(Cell::lstm, Cell::gru, Cell::rnn_tanh);
+  PACKRNN_ONE_IN(5);
   const std::vector<std::int64_t> lengths = {4, 7, 2, 0, 7, 1, 5, 3, 6, 4};
   const std::int64_t H = 48;
   const RecurrentProblem problem = problem_of(kind, cell, H, lengths);
@@ -219,6 +215,7 @@ TEST_CASE("persistent tensor-core layers may be run in ranges of steps") {
   const Kind kind = GENERATE(from_range(std::begin(kKinds), std::end(kKinds)));
   const Cell cell = GENERATE(Cell::lstm, Cell::gru, Cell::rnn_tanh);
   const auto hidden = GENERATE(20, 24);  // y is the mailbox, or not
+  PACKRNN_ONE_IN(5);
   const RecurrentProblem problem = problem_of(kind, cell, hidden, {9, 2, 0, 5, 7, 1, 9, 3, 3, 8});
   Context context(Device::best(), options_of(kind));
   const std::vector<Mapping> all = mappings(context, problem);
@@ -234,6 +231,7 @@ TEST_CASE("persistent tensor-core layers continue from call to call") {
   NEEDS_A_GPU;
   const Kind kind = GENERATE(from_range(std::begin(kKinds), std::end(kKinds)));
   const Cell cell = GENERATE(Cell::lstm, Cell::gru, Cell::rnn_relu);
+  PACKRNN_ONE_IN(5);
   const std::int64_t T = 5, N = 3, H = 30, I = 5;
   const RecurrentProblem whole = problem_of(kind, cell, H, {T, T, T}, {false});
   Context context(Device::best(), options_of(kind));
@@ -256,6 +254,7 @@ TEST_CASE("lengths that only the device knows change no bit of persistent tensor
   const Kind kind = GENERATE(from_range(std::begin(kKinds), std::end(kKinds)));
   const Cell cell = GENERATE(Cell::lstm, Cell::gru);
   const auto hidden = GENERATE(16, 19);
+  PACKRNN_ONE_IN(3);
   const RecurrentProblem problem = problem_of(kind, cell, hidden, {4, 0, 6, 1, 6});
   Context context(Device::best(), options_of(kind));
   const Mapping mapping = mappings(context, problem).back();
@@ -281,6 +280,7 @@ TEST_CASE("a NaN stays in its sequence and stops no persistent tensor-core layer
   NEEDS_A_GPU;
   const Kind kind = GENERATE(from_range(std::begin(kKinds), std::end(kKinds)));
   const Cell cell = GENERATE(Cell::lstm, Cell::gru, Cell::rnn_relu);
+  PACKRNN_ONE_IN(5);
   RecurrentProblem problem = problem_of(kind, cell, 24, {5, 4, 6, 2});
   Context context(Device::best(), options_of(kind));
   const Mapping mapping = mappings(context, problem).front();

@@ -15,6 +15,7 @@
 #include "packrnn/runtime/random.hpp"
 #include "tests/reference/rnn.hpp"
 #include "tests/reference/tolerance.hpp"
+#include "tests/shapes.hpp"
 
 namespace packrnn::tests {
 
@@ -233,6 +234,16 @@ struct RecurrentProblem {
     return worst;
   }
 };
+
+/// Enough blocks for a launch: each of a simulated device's threads has a stack, a large one with
+/// sanitizers.
+inline int most_blocks() { return full_or_small(40, 10); }
+/// The mapping with no more groups than that.
+inline kernels::cuda::Mapping with_few_groups(kernels::cuda::Mapping m, std::size_t directions) {
+  const int together = m.blocks * (m.directions_in_turn ? 1 : static_cast<int>(directions));
+  m.groups = std::max(1, std::min(m.groups, most_blocks() / together));
+  return m;
+}
 
 inline bool on_gpu() { return Device::best().type == DeviceType::cuda; }
 

@@ -28,6 +28,7 @@ TEST_CASE("every cell, depth, direction and bias equals the reference") {
   const std::int64_t num_layers = GENERATE(1, 2, 3);
   const bool bidirectional = GENERATE(false, true);
   const bool bias = GENERATE(true, false);
+  PACKRNN_ONE_IN(7);
   Context context(Device::best(), {.threads = 2});
   check(context, config_of(kind, 3, 5, num_layers, bidirectional, bias), dtype, {3, 5, 1, 4, 0, 4});
 }
@@ -38,6 +39,7 @@ TEST_CASE("f32 layers on tensor cores are as near to the reference as their prod
   const F32Math math = GENERATE(F32Math::tf32, F32Math::tf32x3);
   const std::int64_t num_layers = GENERATE(1, 2);
   const bool bidirectional = GENERATE(false, true);
+  PACKRNN_ONE_IN(5);
   const ref::Config config = config_of(kind, 13, 33, num_layers, bidirectional);
   CAPTURE(packrnn::name_of(math), describe(config));
   const std::vector<ref::Parameter> parameters = random_parameters(config);
@@ -54,6 +56,7 @@ TEST_CASE("every mix of lengths equals the reference") {
   const Kind kind = GENERATE(from_range(kKinds));
   const bool bidirectional = GENERATE(false, true);
   const bool states = GENERATE(true, false);
+  PACKRNN_ONE_IN(5);
   const ref::Config config = config_of(kind, 4, 11, 2, bidirectional);
   const std::int64_t many = on_cpu_or_device(60, 17);
   const std::vector<Counts> mixes{
@@ -78,6 +81,7 @@ TEST_CASE("every mix of lengths equals the reference") {
 TEST_CASE("B69: sizes that no vector width divides equal the reference") {
   const Kind kind = GENERATE(from_range(kKinds));
   const Dtype dtype = GENERATE(from_range(layer_dtypes()));
+  PACKRNN_ONE_IN(5);
   Context context(Device::best(), {.threads = 2});
   const Counts sizes = on_cpu_or_device<Counts>({1, 2, 3, 5, 7, 8, 9, 31, 33}, {1, 7, 8, 33});
   for (const std::int64_t I : sizes)
@@ -88,6 +92,7 @@ TEST_CASE("B69: sizes that no vector width divides equal the reference") {
 TEST_CASE("wide layers equal the reference") {
   const Kind kind = GENERATE(from_range(kKinds));
   const Dtype dtype = GENERATE(from_range(layer_dtypes()));
+  PACKRNN_ONE_IN(5);
   Context context(Device::best(), {.threads = 2});
   check(context, config_of(kind, 37, 100, 2), dtype, {5, 12, 3, 1, 1, 2, 9, 12}, 4);
   check(context, on_device() ? config_of(kind, 70, 130) : config_of(kind, 300, 257), dtype,
@@ -115,6 +120,7 @@ TEST_CASE("what a workspace held before reaches nothing") {
   const Kind kind = GENERATE(from_range(kKinds));
   const Dtype dtype = GENERATE(from_range(layer_dtypes()));
   const int threads = GENERATE(from_range(teams({1, 3})));
+  PACKRNN_ONE_IN(5);
   const ref::Config config = config_of(kind, 5, 17, 2, true);
   const std::vector<ref::Parameter> parameters = random_parameters(config);
   const Recurrent layer = make_layer(config, parameters, {.dtype = dtype});

@@ -52,18 +52,21 @@ void check_samples(const ref::Config& config, std::span<const ref::Parameter> pa
 
 TEST_CASE("B51: hidden units past every block size") {
   const Kind kind = GENERATE(from_range(kKinds));
-  for (const std::int64_t H : on_cpu_or_device<Counts>({1, 2, 31, 32, 33, 127, 128, 129, 255, 257},
-                                                       {1, 2, 31, 32, 33, 129, 257}))
+  for (const std::int64_t H :
+       on_cpu_or_device<Counts>({1, 2, 31, 32, 33, 127, 128, 129, 255, 257},
+                                full_or_small<Counts>({1, 2, 31, 32, 33, 129, 257}, {1, 33, 129})))
     check_width(kind, H, Dtype::f32);
-  for (const std::int64_t H : {1, 15, 16, 17, 129}) check_width(kind, H, Dtype::f64);
+  for (const std::int64_t H : full_or_small<Counts>({1, 15, 16, 17, 129}, {1, 17}))
+    check_width(kind, H, Dtype::f64);
   for (const Dtype dtype : layer_dtypes().subspan(2))
-    for (const std::int64_t H : {1, 15, 16, 33, 129}) check_width(kind, H, dtype);
+    for (const std::int64_t H : full_or_small<Counts>({1, 15, 16, 33, 129}, {1, 33}))
+      check_width(kind, H, dtype);
 }
 
 TEST_CASE("B51, B68: wide layers", "[slow]") {
   if (on_device()) {  // a simulated GPU takes one multiplication at a time
-    check_width(Kind::lstm, 512, Dtype::f32);
-    check_width(Kind::gru, 600, Dtype::bf16);
+    check_width(Kind::lstm, full_or_small(512, 136), Dtype::f32);
+    check_width(Kind::gru, full_or_small(600, 264), Dtype::bf16);
     return;
   }
   // The reference takes one multiplication at a time, so few combinations.
@@ -71,7 +74,7 @@ TEST_CASE("B51, B68: wide layers", "[slow]") {
   check_width(Kind::lstm_proj, 1025, Dtype::f32);
   check_width(Kind::gru, 1024, Dtype::f32);
   check_width(Kind::gru_reset_before, 1000, Dtype::f32);
-  if (kSanitized) return;
+  if (small_shapes()) return;
   check_width(Kind::gru, 2049, Dtype::f32);
   check_width(Kind::rnn_tanh, 4096, Dtype::f32);
 }
@@ -84,8 +87,8 @@ TEST_CASE("B64: more than 65,535 steps", "[slow]") {
   // The simulated GPU would take minutes; what could overflow there is in kernels.* (64-bit
   // counts).
   const std::int64_t cut = on_cpu_or_device(40000, 300);
-  Counts sizes = on_cpu_or_device<Counts>({65536, 70000}, {500});
-  if (kSanitized && !on_device()) sizes.pop_back();
+  Counts sizes = on_cpu_or_device<Counts>({65536, 70000}, {full_or_small(500, 310)});
+  if (small_shapes() && !on_device()) sizes.pop_back();
   for (const std::int64_t T : sizes) {
     const Batch batch = random_batch(config, {T, T - 3});
     const Run whole = run(context, layer, config, batch);
@@ -114,9 +117,9 @@ TEST_CASE("B64: more than 65,535 sequences", "[slow]") {
   const std::vector<ref::Parameter> parameters = random_parameters(config);
   const Recurrent layer = make_layer(config, parameters);
   Context context(Device::best(), {.threads = 2});
-  for (const std::int64_t N : on_device()  ? Counts{700}
-                              : kSanitized ? Counts{65537}
-                                           : Counts{65536, 70000}) {
+  for (const std::int64_t N : on_device()      ? Counts{full_or_small(700, 150)}
+                              : small_shapes() ? Counts{65537}
+                                               : Counts{65536, 70000}) {
     const Counts lengths(static_cast<std::size_t>(N), 1);
     const Batch batch = random_batch(config, lengths);
     const Run whole = run(context, layer, config, batch);
@@ -154,7 +157,7 @@ TEST_CASE("B71: back-to-back calls with one lengths buffer and one workspace") {
   std::vector<std::int64_t> buffer{4, 5, 4, 1, 1, 1, 1, 1};  // the caller's, overwritten each time
   std::vector<Counts> used;
   std::vector<Tensor> outputs;
-  const int calls = on_device() ? 20 : kSanitized ? 60 : 500;
+  const int calls = on_device() ? full_or_small(20, 6) : full_or_small(500, 60);
   for (int i = 0; i < calls; ++i) {
     used.push_back(buffer);
     const Lengths lengths{std::span<const std::int64_t>(buffer)};

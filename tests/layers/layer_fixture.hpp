@@ -26,7 +26,7 @@
 #include "tests/reference/fill.hpp"
 #include "tests/reference/rnn.hpp"
 #include "tests/reference/tolerance.hpp"
-#include "tests/sanitized.hpp"
+#include "tests/shapes.hpp"
 
 namespace packrnn::tests {
 

@@ -85,10 +85,11 @@ TEST_CASE("C1 a sequence has the same bits alone and in any company") {
   const Kind kind = GENERATE(from_range(kKinds));
   const Dtype dtype = GENERATE(from_range(layer_dtypes()));
   const bool bidirectional = GENERATE(false, true);
+  PACKRNN_ONE_IN(5);
   // Around one, two and four vectors of every width; panels of four vectors of an RNN.
-  const Counts widths = on_device()  ? Counts{9, 33}
-                        : kSanitized ? Counts{1, 9, 33}
-                                     : Counts{1, 4, 8, 9, 16, 17, 31, 33, 65};
+  const Counts widths = on_device()      ? Counts{9, 33}
+                        : small_shapes() ? Counts{1, 9, 33}
+                                         : Counts{1, 4, 8, 9, 16, 17, 31, 33, 65};
   for (const std::int64_t H : widths)
     check_in_company(config_of(kind, 7, H, 1, bidirectional), dtype, wide());
 }
@@ -96,17 +97,19 @@ TEST_CASE("C1 a sequence has the same bits alone and in any company") {
 TEST_CASE("C1 the same bits for stacked layers and long sequences") {
   const Kind kind = GENERATE(from_range(kKinds));
   const bool bidirectional = GENERATE(false, true);
+  PACKRNN_ONE_IN(5);
   check_in_company(config_of(kind, 5, 33, 2, bidirectional), Dtype::f32, tall());
 }
 
 TEST_CASE("C1 the same bits where sums are long enough to be blocked", "[slow]") {
   const Kind kind = GENERATE(from_range(kKinds));
   const Dtype dtype = GENERATE(from_range(layer_dtypes()));
+  PACKRNN_ONE_IN(5);
   if (on_device())
     check_in_company(config_of(kind, 133, 129), dtype, lengths_with_batch_sizes({9, 2, 1}));
   else
     check_in_company(config_of(kind, 301, 257), dtype,
-                     lengths_with_batch_sizes({kSanitized ? 40 : 130, 13, 5, 2, 1}));
+                     lengths_with_batch_sizes({small_shapes() ? 40 : 130, 13, 5, 2, 1}));
 }
 
 TEST_CASE("C1 companions may hold anything, NaN included") {
@@ -114,6 +117,7 @@ TEST_CASE("C1 companions may hold anything, NaN included") {
   const bool bidirectional = GENERATE(false, true);
   const double poison =
       GENERATE(std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity());
+  PACKRNN_ONE_IN(5);
   const ref::Config config = config_of(kind, 6, 19, 2, bidirectional);
   const Recurrent layer = make_layer(config, random_parameters(config));
   std::mt19937 generator(9);
@@ -138,6 +142,7 @@ TEST_CASE("C1 companions may hold anything, NaN included") {
 TEST_CASE("C4 NaN and Inf in the padding reach nothing, whatever the padded length") {
   const Kind kind = GENERATE(from_range(kKinds));
   const bool batch_first = GENERATE(false, true);
+  PACKRNN_ONE_IN(5);
   const ref::Config config = config_of(kind, 3, 9, 2, true);
   const Recurrent layer =
       make_layer(config, random_parameters(config), {.batch_first = batch_first});
@@ -163,6 +168,7 @@ TEST_CASE("C2 two runs give the same bits, in one context or in two") {
   const Kind kind = GENERATE(from_range(kKinds));
   const Dtype dtype = GENERATE(from_range(layer_dtypes()));
   const int threads = GENERATE(from_range(teams({1, 2, 5})));
+  PACKRNN_ONE_IN(5);
   const ref::Config config = config_of(kind, 16, 40, 2, true);
   const Recurrent layer = make_layer(config, random_parameters(config), {.dtype = dtype});
   std::mt19937 generator(4);
@@ -189,6 +195,7 @@ TEST_CASE("C1 f32 (exact) and f64 have the same bits on every device") {
   const Dtype dtype = GENERATE(Dtype::f32, Dtype::f64);
   const bool bidirectional = GENERATE(false, true);
   const bool bias = GENERATE(true, false);
+  PACKRNN_ONE_IN(5);
   for (const std::int64_t H : {1, 5, 16, 33}) {
     const ref::Config config = config_of(kind, 7, H, 2, bidirectional, bias);
     CAPTURE(describe(config), packrnn::name_of(dtype));

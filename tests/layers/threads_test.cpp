@@ -48,7 +48,7 @@ TEST_CASE("B84: eight threads may share one model, the first call included") {
   const Kind kind = GENERATE(from_range(kKinds));
   const int threads_each = GENERATE(from_range(teams({1, 2})));
   const std::size_t team = on_cpu_or_device(8U, 3U);
-  const int calls = on_device() ? 3 : kSanitized ? 6 : 40;
+  const int calls = on_device() ? 3 : small_shapes() ? 6 : 40;
   const ref::Config config = config_of(kind, 6, 20, 2, true);
   const std::vector<ref::Parameter> parameters = random_parameters(config);
 
