@@ -134,6 +134,7 @@ __global__ void __launch_bounds__(V::kThreads, 1)
           wait_for_states(&barriers[turn], parities >> turn & 1U, run, in_vain, walk.t, first,
                           place.warp);
           parities ^= 1U << turn;
+          if (in_vain) walk.before = 0;  // what did not come is not read: it may come yet
         }
         if (V::kCell == Cell::gru && live)
           work.h = state_at<V>(row < walk.before ? received + row * pitch : start_of(row), unit);
