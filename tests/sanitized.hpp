@@ -16,10 +16,12 @@
 
 namespace packrnn::tests {
 
-#if defined(PACKRNN_ASAN) || defined(PACKRNN_TSAN)
-inline constexpr bool kSanitized = true;
+#if defined(PACKRNN_TSAN)
+inline constexpr bool kTsan = true, kSanitized = true;
+#elif defined(PACKRNN_ASAN)
+inline constexpr bool kTsan = false, kSanitized = true;
 #else
-inline constexpr bool kSanitized = false;
+inline constexpr bool kTsan = false, kSanitized = false;
 #endif
 
 }  // namespace packrnn::tests

@@ -103,9 +103,11 @@ TEST_CASE("every variant of the cluster kernel") {
   NEEDS_CLUSTERS;
   const Dtype dtype = GENERATE(Dtype::bf16, Dtype::f16);
   Context context;
+  const bool whole = gpu::properties(context.device().index).multiprocessors >= 8;
   for (const kernels::cuda::ClusterVariant& v : dtype == Dtype::bf16
                                                     ? kernels::cuda::cluster_bf16_variants()
                                                     : kernels::cuda::cluster_f16_variants()) {
+    if (v.chunks > 1 && !whole) continue;
     const std::int64_t hidden = v.chunks == 1 ? 40 : 128 * v.chunks + 8;
     const RecurrentProblem problem({v.cell, 5, hidden, 0, dtype}, {2, 3, 1}, {false});
     const std::vector<Mapping> all = mappings(context, problem);
@@ -131,9 +133,10 @@ TEST_CASE("cluster layers give the same bits in every mapping") {
   Context context;
   const RecurrentOutput expected = persistent(context, problem);
   const std::vector<Mapping> all = mappings(context, problem);
-  for (std::size_t i = 0; i < all.size(); ++i) {
+  for (unsigned i = 0; i < all.size(); ++i) {
+    if (left_out(i, 2)) continue;
     Mapping mapping = all[i];
-    if (i % 2 == 0) mapping.groups = 1;
+    if (i % 4 < 2) mapping.groups = 1;
     INFO(name_of(cell) << ", " << described(mapping));
     CHECK(differences(expected, run(context, problem, mapping)) == 0);
   }
@@ -159,7 +162,9 @@ TEST_CASE("one long sequence among many short ones, in every order of a cluster'
   const RecurrentProblem problem({cell, 3, 24, 0, Dtype::bf16}, lengths, kBoth);
   Context context;
   const RecurrentOutput expected = persistent(context, problem);
+  unsigned combination = 0;
   for (const Mapping& mapping : mappings(context, problem)) {
+    if (left_out(combination++, 2)) continue;
     INFO(name_of(cell) << ", " << described(mapping));
     CHECK(differences(expected, run(context, problem, mapping)) == 0);
   }

@@ -13,6 +13,7 @@
 #include "tests/catch.hpp"
 #include "tests/kernels/device_tensors.hpp"
 #include "tests/packing_cases.hpp"
+#include "tests/shapes.hpp"
 
 namespace packrnn::kernels {
 namespace {
@@ -163,10 +164,12 @@ Ints many_lengths(std::int64_t batch, std::int64_t T, int kind) {
 TEST_CASE("both ways of sorting on the device give the host's order") {
   Context context;
   if (!on_gpu(context)) PACKRNN_SKIP("no device");
+  unsigned combination = 0;
   for (const std::int64_t batch : {1, 2, 31, 255, 256, 257, 700, 1100}) {
     for (const std::int64_t T : {1, 5, 300, 2500}) {
       for (const int kind : {0, 1, 2, 3, 4}) {
         if (batch > 257 && (kind > 0 ? T != 300 : T == 2500)) continue;
+        if (left_out(combination++, 3)) continue;
         const Ints lengths = many_lengths(batch, T, kind);
         const auto expected = PackedLayout::make(lengths, {.padded_length = T});
         const Tensor device_lengths = lengths_on(context, lengths, Dtype::i32);

@@ -118,7 +118,7 @@ TEST_CASE("linear agrees with the double reference on the device") {
   const auto rows = GENERATE(0, 1, 17, 65, 130);  // small and large tiles
   const auto outputs = GENERATE(1, 33, 70);
   const auto k = GENERATE(1, 37);
-  PACKRNN_ONE_IN(7);
+  PACKRNN_ONE_IN(11);
   const auto precision = dtype == Dtype::f64   ? reference::kF64
                          : dtype == Dtype::f32 ? reference::kF32
                          : dtype == Dtype::f16 ? reference::kF16

@@ -81,8 +81,10 @@ std::vector<Mapping> mappings(const Context& context, const RecurrentProblem& pr
       context.device().index, problem.shape, context.f32_math(), problem.layout->batch(),
       static_cast<int>(problem.reverse.size()), obstacle);
   INFO(obstacle);
-  if (small_shapes()) std::erase_if(all, [](const Mapping& m) { return m.blocks > most_blocks(); });
   REQUIRE(!all.empty());
+  const auto fewer_blocks = [](const Mapping& a, const Mapping& b) { return a.blocks < b.blocks; };
+  const int most = std::max(most_blocks(), std::ranges::min(all, fewer_blocks).blocks);
+  if (small_shapes()) std::erase_if(all, [&](const Mapping& m) { return m.blocks > most; });
   for (Mapping& m : all) {
     m.directions_in_turn |= m.blocks * 2 > most_blocks();
     m = with_few_groups(m, 2);
@@ -142,7 +144,7 @@ TEST_CASE("every variant of the persistent tensor-core kernel that the device ho
     INFO(name_of(kind) << " " << name_of(v.cell) << " H " << hidden << ", " << v.units << " units");
     if (mapping == all.end() && !whole) continue;
     REQUIRE(mapping != all.end());
-    if (small_shapes() && mapping->blocks > most_blocks()) continue;
+    if (kTsan && mapping->blocks > 10) continue;  // it has not that many threads
     RecurrentOutput got = with_mapping(context, problem, *mapping);
     CHECK(problem.error(got) <= 1.0);
     const auto [other, is_first] = first.try_emplace({v.cell, v.chunks}, std::move(got));
@@ -163,7 +165,8 @@ TEST_CASE("persistent tensor-core layers give the same bits in every mapping") {
   Context context(Device::best(), options_of(kind));
   const std::vector<Mapping> all = mappings(context, problem);
   const RecurrentOutput expected = with_mapping(context, problem, all.front());
-  for (std::size_t i = 0; i < all.size(); ++i) {
+  for (unsigned i = 0; i < all.size(); ++i) {
+    if (left_out(i, 2)) continue;
     Mapping mapping = all[i];
     if (i % 3 == 0) mapping.groups = 1;
     if (i % 3 == 1) mapping.directions_in_turn = true;

@@ -236,8 +236,8 @@ struct RecurrentProblem {
 };
 
 /// Enough blocks for a launch: each of a simulated device's threads has a stack, a large one with
-/// sanitizers.
-inline int most_blocks() { return full_or_small(40, 10); }
+/// sanitizers, and makes each wait longer for ThreadSanitizer.
+inline int most_blocks() { return full_or_small(40, kTsan ? 4 : 10); }
 /// The mapping with no more groups than that.
 inline kernels::cuda::Mapping with_few_groups(kernels::cuda::Mapping m, std::size_t directions) {
   const int together = m.blocks * (m.directions_in_turn ? 1 : static_cast<int>(directions));

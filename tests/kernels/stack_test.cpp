@@ -221,7 +221,7 @@ TEST_CASE("layers at the same time have the bits of layers in turn") {
   const auto cell = GENERATE(Cell::lstm, Cell::gru, Cell::rnn_relu);
   const auto dtype = GENERATE(Dtype::f32, Dtype::bf16);
   const auto ranges = GENERATE(1, 2, 4, 9, 30);
-  PACKRNN_ONE_IN(7);
+  PACKRNN_ONE_IN(3);
   const auto count = ranges == 4 ? 4 : 2;
   const StackProblem stack({cell, 3, 16, 0, dtype}, count, kLengths);
   INFO(name_of(cell) << " " << name_of(dtype) << ", ranges " << ranges);

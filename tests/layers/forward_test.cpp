@@ -28,7 +28,7 @@ TEST_CASE("every cell, depth, direction and bias equals the reference") {
   const std::int64_t num_layers = GENERATE(1, 2, 3);
   const bool bidirectional = GENERATE(false, true);
   const bool bias = GENERATE(true, false);
-  PACKRNN_ONE_IN(7);
+  PACKRNN_ONE_IN(11);
   Context context(Device::best(), {.threads = 2});
   check(context, config_of(kind, 3, 5, num_layers, bidirectional, bias), dtype, {3, 5, 1, 4, 0, 4});
 }

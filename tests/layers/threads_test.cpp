@@ -47,8 +47,9 @@ int failures(const Recurrent& layer, const ref::Config& config,
 TEST_CASE("B84: eight threads may share one model, the first call included") {
   const Kind kind = GENERATE(from_range(kKinds));
   const int threads_each = GENERATE(from_range(teams({1, 2})));
+  PACKRNN_ONE_IN(5);
   const std::size_t team = on_cpu_or_device(8U, 3U);
-  const int calls = on_device() ? 3 : small_shapes() ? 6 : 40;
+  const int calls = on_device() ? 3 : full_or_small(40, 6);
   const ref::Config config = config_of(kind, 6, 20, 2, true);
   const std::vector<ref::Parameter> parameters = random_parameters(config);
 
@@ -67,7 +68,7 @@ TEST_CASE("B84: eight threads may share one model, the first call included") {
     }
 
   // A model that nobody has called yet: its packed weights are made in the race.
-  for (int round = 0; round < 3; ++round) {
+  for (int round = 0; round < (on_device() ? full_or_small(3, 1) : 3); ++round) {
     const Recurrent layer = make_layer(config, parameters);
     CHECK(failures(layer, config, work, threads_each, false) == 0);
   }
@@ -80,9 +81,10 @@ TEST_CASE("B84: masks do not depend on which thread draws them") {
   Context context(Device::best(), {.threads = 1});
   std::vector<std::vector<Job>> work(4);
   for (std::size_t k = 0; k < work.size(); ++k)
-    for (unsigned i = 0; i < 5; ++i) {
+    for (unsigned i = 0; i < on_cpu_or_device(5U, 2U); ++i) {
       Job job;
-      job.batch = random_batch(config, {5, 30, 2, 17}, 10 * static_cast<unsigned>(k) + i);
+      job.batch = random_batch(config, on_cpu_or_device<Counts>({5, 30, 2, 17}, {5, 9, 2}),
+                               10 * static_cast<unsigned>(k) + i);
       context.random().reseed(5);
       job.expected = all_bits(run(context, layer, config, job.batch, {.training = true}));
       work[k].push_back(std::move(job));

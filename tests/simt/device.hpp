@@ -14,8 +14,9 @@ gpu::Properties small_h200(int multiprocessors = 8);
 gpu::Properties small_a100(int multiprocessors = 4);
 
 /// What every simt device is from here on; from the start small_h200(), or small_a100() with
-/// PACKRNN_SIMT_MODEL=a100, or with =h200 one of all 132 multiprocessors. Only while nothing uses a
-/// device.
+/// PACKRNN_SIMT_MODEL=a100, or with =h200 one of all 132 multiprocessors. (With ThreadSanitizer,
+/// small_h200(4): each wait takes it time for every thread that there is.) Only while nothing uses
+/// a device.
 void set_model(const gpu::Properties& model);
 /// Bytes that are allocated on the device now; what was released on a stream counts until the
 /// stream got there.

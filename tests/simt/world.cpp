@@ -46,7 +46,10 @@ bool empty(const Queue& queue) { return queue.operations.empty() && !queue.busy;
 gpu::Properties first_model() {
   const char* name = std::getenv("PACKRNN_SIMT_MODEL");
   const std::string_view model = name == nullptr ? "" : name;
-  return model == "a100" ? small_a100() : model == "h200" ? small_h200(132) : small_h200();
+  return model == "a100"   ? small_a100()
+         : model == "h200" ? small_h200(132)
+         : tests::kTsan    ? small_h200(4)
+                           : small_h200();
 }
 
 int devices_asked() {
