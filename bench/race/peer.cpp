@@ -22,6 +22,7 @@ namespace packrnn::bench {
 namespace {
 
 constexpr int kPatienceMs = 120'000;
+constexpr const char* kEnded = "it ended without an answer";
 
 /// The environment with OpenMP told to use so many threads, each on a CPU of its own.
 std::vector<std::string> environment_for(int threads) {
@@ -124,7 +125,7 @@ std::string Peer::answer() {
     if (ready <= 0) lose(fmt::format("no answer within {} s", kPatienceMs / 1000));
     std::array<char, 4096> part{};
     const ssize_t count = read(socket_, part.data(), part.size());
-    if (count <= 0) lose("it ended without an answer");
+    if (count <= 0) lose(kEnded);
     pending_.append(part.data(), static_cast<std::size_t>(count));
   }
 }
@@ -133,7 +134,7 @@ std::string Peer::ask(const std::string& line) {
   if (!absent_.empty()) throw FileError(absent_);
   const std::string text = line + "\n";
   if (send(socket_, text.data(), text.size(), MSG_NOSIGNAL) != std::ssize(text))
-    lose("it takes no commands any more");
+    lose(kEnded);
   std::string result = answer();
   if (result.starts_with("failed")) throw FileError(result);
   return result;
