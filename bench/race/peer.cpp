@@ -133,8 +133,7 @@ std::string Peer::answer() {
 std::string Peer::ask(const std::string& line) {
   if (!absent_.empty()) throw FileError(absent_);
   const std::string text = line + "\n";
-  if (send(socket_, text.data(), text.size(), MSG_NOSIGNAL) != std::ssize(text))
-    lose(kEnded);
+  if (send(socket_, text.data(), text.size(), MSG_NOSIGNAL) != std::ssize(text)) lose(kEnded);
   std::string result = answer();
   if (result.starts_with("failed")) throw FileError(result);
   return result;
