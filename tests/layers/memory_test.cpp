@@ -128,10 +128,11 @@ TEST_CASE("B86: memory stays flat while lengths vary") {
       call(random_lengths(generator, 1 + static_cast<std::int64_t>(generator() % N), 0,
                           on_cpu_or_device(30, 9)));
   };
-  random_calls(on_cpu_or_device(300, 20));  // plans of all sorts: their cache is full
+  random_calls(
+      on_cpu_or_device(300, full_or_small(20, 5)));  // plans of all sorts: their cache is full
   const std::int64_t live = made - freed;
   const std::size_t plans = context.plans().size();
-  random_calls(on_device() ? 20 : small_shapes() ? 100 : 1500);
+  random_calls(on_device() ? full_or_small(20, 5) : full_or_small(1500, 100));
   CHECK(context.workspace().capacity() == capacity);
   CHECK(context.plans().size() <= 64);
   if (on_device()) return;
