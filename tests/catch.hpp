@@ -18,6 +18,8 @@ namespace packrnn::tests {
 /// Notes that the test case now running cannot run on this machine. If that holds for every case
 /// that ran, the executable ends with 77 and CTest says Skipped.
 void mark_skipped();
+/// Whether it was called since this was last asked.
+bool take_skipped();
 
 }  // namespace packrnn::tests
 
