@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "packrnn/kernels/check.hpp"
@@ -25,6 +26,36 @@ void check_shape(Device device, const RecurrentShape& s) {
           "recurrent: projection {} is for an LSTM only, not for {}", s.projection,
           name_of(s.cell));
   check_computable("recurrent", s.dtype, device);
+  if (s.storage == WeightStorage::full) return;
+  if (s.dtype != Dtype::f32 || device.type != DeviceType::cpu)
+    throw Unsupported(fmt::format(
+        "recurrent: weights stored as {} are for f32 on the CPU, not for {} on {}; a GPU computes "
+        "layers of dtype f16 and bf16",
+        name_of(s.storage), name_of(s.dtype), device.name()));
+}
+
+/// Throws unless all of a weight fits its storage.
+template <class Stored>
+void check_fits(std::string_view name, const TensorView& weight) {
+  const float* data = weight.data<float>();
+  for (std::int64_t i = 0; i < weight.elements(); ++i)
+    expects(std::isfinite(static_cast<float>(Stored(data[i]))) || !std::isfinite(data[i]),
+            "{} holds {}, which is too large to be stored as {}", name, data[i],
+            name_of(kDtypeOf<Stored>));
+}
+
+void check_fits(const RecurrentShape& s, const RecurrentWeights& w) {
+  const auto check_one = [&](std::string_view name, const TensorView& weight) {
+    if (!weight.defined()) return;
+    if (s.storage == WeightStorage::f16)
+      check_fits<Half>(name, weight);
+    else
+      check_fits<BFloat16>(name, weight);
+  };
+  if (s.storage == WeightStorage::full) return;
+  check_one("w_ih", w.w_ih);
+  check_one("w_hh", w.w_hh);
+  check_one("w_hr", w.w_hr);
 }
 
 void check_layer(Device device, const RecurrentLayer& layer, const PackedLayout& layout,
@@ -78,6 +109,18 @@ std::string_view name_of(Cell cell) noexcept {
   return "RNN (relu)";
 }
 
+std::string_view name_of(WeightStorage storage) noexcept {
+  switch (storage) {
+    case WeightStorage::full:
+      return "full";
+    case WeightStorage::f16:
+      return "f16";
+    case WeightStorage::bf16:
+      break;
+  }
+  return "bf16";
+}
+
 std::int64_t recurrent_panel_elements(Device device, const RecurrentShape& shape) {
   check_shape(device, shape);
   return device.type == DeviceType::cuda ? cuda::RecurrentPanels::of(shape).elements
@@ -95,6 +138,7 @@ void pack_recurrent(Context& context, const RecurrentShape& s, const RecurrentWe
   check_optional("b_hh", w.b_hh, {rows}, s.dtype);
   if (s.projection > 0) check("w_hr", w.w_hr, {s.projection, s.hidden}, s.dtype);
   check_panels(panels, elements, s.dtype, device);
+  check_fits(s, w);
   if (device.type == DeviceType::cpu) return cpu::pack_recurrent(s, w, panels);
   Tensor filled = Tensor::empty({elements}, s.dtype);
   cuda::fill_panels(s, w, filled.span().raw());

@@ -25,6 +25,11 @@ constexpr int gates(Cell cell) noexcept {
 }
 std::string_view name_of(Cell cell) noexcept;
 
+/// How packed weights lie in memory: in the layer's dtype, or rounded once to 16 bits, from which
+/// products make f32 again. That halves what a step of few sequences has to read. Biases stay f32.
+enum class WeightStorage : std::uint8_t { full, f16, bf16 };
+std::string_view name_of(WeightStorage storage) noexcept;
+
 /// What the packed weights of one direction of one layer are made for.
 struct RecurrentShape {
   Cell cell = Cell::lstm;
@@ -32,6 +37,7 @@ struct RecurrentShape {
   std::int64_t hidden = 0;      // H
   std::int64_t projection = 0;  // P of an LSTM with projection; 0: none
   Dtype dtype = Dtype::f32;     // f32, f64; on a GPU also f16, bf16. Others throw Unsupported
+  WeightStorage storage = WeightStorage::full;  // another: on the CPU in f32, else Unsupported
 
   /// Width S of h: P with projection, else H.
   constexpr std::int64_t state() const noexcept { return projection > 0 ? projection : hidden; }
@@ -57,7 +63,8 @@ struct RecurrentWeights {
 std::int64_t recurrent_panel_elements(Device device, const RecurrentShape& shape);
 
 /// Assigns the packed form of `weights` to `panels` [recurrent_panel_elements] on the context's
-/// device. The form is of this machine and process: never store it.
+/// device. The form is of this machine and process: never store it. A weight that 16 bits of
+/// storage cannot hold (it would become infinite) throws InvalidArgument.
 void pack_recurrent(Context& context, const RecurrentShape& shape, const RecurrentWeights& weights,
                     const TensorSpan& panels);
 

@@ -12,6 +12,7 @@ Gru::Gru(const GruOptions& o)
                  .bidirectional = o.bidirectional,
                  .dropout = o.dropout,
                  .dtype = o.dtype,
+                 .weight_storage = o.weight_storage,
                  .seed = o.seed}) {}
 
 }  // namespace packrnn

@@ -13,6 +13,7 @@ Lstm::Lstm(const LstmOptions& o)
                  .bidirectional = o.bidirectional,
                  .dropout = o.dropout,
                  .dtype = o.dtype,
+                 .weight_storage = o.weight_storage,
                  .seed = o.seed}) {}
 
 }  // namespace packrnn

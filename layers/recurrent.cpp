@@ -41,6 +41,9 @@ void check_config(const Config& c) {
           "proj_size: {} must be at least 0 (none) and less than hidden_size {}", c.proj_size,
           c.hidden_size);
   expects(is_floating(c.dtype), "dtype is {}, expected a floating one", c.dtype);
+  expects(c.weight_storage == WeightStorage::full || c.dtype == Dtype::f32,
+          "weight_storage is {}, which is for layers of f32, not of {}",
+          kernels::name_of(c.weight_storage), c.dtype);
 }
 
 kernels::RecurrentShape shape_of(const Config& c, std::int64_t layer) {
@@ -49,7 +52,8 @@ kernels::RecurrentShape shape_of(const Config& c, std::int64_t layer) {
           .input = layer == 0 ? c.input_size : state * (c.bidirectional ? 2 : 1),
           .hidden = c.hidden_size,
           .projection = c.proj_size,
-          .dtype = c.dtype};
+          .dtype = c.dtype,
+          .storage = c.weight_storage};
 }
 
 /// "_l0_reverse"

@@ -17,6 +17,8 @@ namespace packrnn {
 
 class SafeTensors;
 
+using kernels::WeightStorage;
+
 /// Hidden states, and cell states of an LSTM (undefined for GRU and RNN). With L layers, D
 /// directions, S = proj_size or hidden_size: h [L*D, N, S], c [L*D, N, H]; index layer * D +
 /// direction; [N, L*D, .] when ForwardOptions::state_batch_first; without N for unbatched input.
@@ -79,6 +81,7 @@ class Recurrent {
     bool bias = true, batch_first = false, bidirectional = false;
     double dropout = 0.0;
     Dtype dtype = Dtype::f32;
+    kernels::WeightStorage weight_storage = kernels::WeightStorage::full;
     std::uint64_t seed = 0;
   };
 

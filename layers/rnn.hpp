@@ -18,6 +18,8 @@ struct RnnOptions {
   bool bidirectional = false;
   /// Any floating one; f16 and bf16 compute on a GPU only, with sums and cell states in f32.
   Dtype dtype = Dtype::f32;
+  /// As LstmOptions.
+  WeightStorage weight_storage = WeightStorage::full;
   std::uint64_t seed = 0;
 };
 

@@ -29,14 +29,24 @@ HWY_INLINE hn::Vec<D> polynomial(D d, hn::Vec<D> x, const T (&c)[kTerms]) {
   return sum;
 }
 
-/// min and max that return x when x is NaN: both compare to false, and the second choice is x.
+/// min and max that return x when x is NaN or they are equal (zeros of either sign are). On x86
+/// that is what one instruction does with its operands in this order; elsewhere a comparison, false
+/// for NaN, has x as its second choice.
 template <class V>
 HWY_INLINE V at_most(V limit, V x) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+  return hn::Min(limit, x);
+#else
   return hn::IfThenElse(hn::Lt(limit, x), limit, x);
+#endif
 }
 template <class V>
 HWY_INLINE V at_least(V limit, V x) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+  return hn::Max(limit, x);
+#else
   return hn::IfThenElse(hn::Lt(x, limit), limit, x);
+#endif
 }
 
 template <class T>

@@ -21,7 +21,7 @@ template <class T>
 void pack(const TensorView& weight, T* panels) {
   const std::int64_t outputs = weight.size(0), k_count = weight.size(1);
   const T* data = weight.data<T>();
-  fill_panels<kLinearWidth>(
+  fill_panels<kLinearWidth, T>(
       round_up(outputs, kLinearWidth * kLanes<T>), k_count,
       [&](std::int64_t c) { return c < outputs ? data + c * k_count : nullptr; }, panels);
 }

@@ -18,6 +18,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "packrnn/runtime/element.hpp"
+
 HWY_BEFORE_NAMESPACE();
 namespace packrnn::kernels::HWY_NAMESPACE {
 
@@ -51,10 +53,51 @@ struct Rows {
   HWY_INLINE T* operator[](std::int64_t row) const { return data + row * stride; }
 };
 
+/// How many consecutive k share a word of a panel. A word of two bf16 becomes either as a float by
+/// one instruction, which is half of what widening a vector of them takes.
+template <class W>
+inline constexpr std::int64_t kPaired = std::is_same_v<W, BFloat16> ? 2 : 1;
+
+/// Weights as they are stored, as vectors of T: those of k = kHalf of the words at `from`.
+template <int kHalf, class T, class W>
+HWY_INLINE hn::Vec<Tag<T>> load_weights(const W* from) {
+  const Tag<T> d;
+  if constexpr (std::is_same_v<W, BFloat16>) {
+    const hn::RebindToUnsigned<Tag<T>> words;
+    const auto pair = hn::Load(words, reinterpret_cast<const std::uint32_t*>(from));
+    if constexpr (kHalf == 0) return hn::BitCast(d, hn::ShiftLeft<16>(pair));
+    return hn::BitCast(d, hn::And(pair, hn::Set(words, 0xFFFF0000U)));
+  } else if constexpr (std::is_same_v<W, Half>) {
+    const hn::Rebind<std::uint16_t, Tag<T>> d16;
+    const hn::Rebind<hwy::float16_t, Tag<T>> d_half;
+    const auto bits = hn::Load(d16, reinterpret_cast<const std::uint16_t*>(from));
+    return hn::PromoteTo(d, hn::BitCast(d_half, bits));
+  } else {
+    return hn::Load(d, from);
+  }
+}
+
+/// sum[r][v] += a[r][k] * b[k][v], where b is at the words of k and k is the kHalf-th of them.
+template <int kHalf, int kRows, int kVectors, class T, class W>
+HWY_INLINE void add_products(hn::Vec<Tag<T>> (&sum)[kRows][kVectors], Rows<const T> a,
+                             std::int64_t k, const W* HWY_RESTRICT b) {
+  const Tag<T> d;
+  hn::Vec<Tag<T>> weight[kVectors];
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v)
+    weight[v] = load_weights<kHalf, T>(b + v * kLanes<T> * kPaired<W>);
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    const auto x = hn::Set(d, a[r][k]);
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(x, weight[v], sum[r][v]);
+  }
+}
+
 /// out[r][v] = init[r][v] + sum over k of a[r][k] * b[k][v], for kRows rows and kVectors vectors;
-/// b advances by `step` elements per k. init may be out.
-template <int kRows, int kVectors, class T>
-HWY_INLINE void tile(std::int64_t k_count, Rows<const T> a, const T* HWY_RESTRICT b,
+/// b advances by `step` elements per k. init may be out. Weights are stored as W.
+template <int kRows, int kVectors, class T, class W>
+HWY_INLINE void tile(std::int64_t k_count, Rows<const T> a, const W* HWY_RESTRICT b,
                      std::int64_t step, Rows<const T> init, Rows<T> out) {
   const Tag<T> d;
   constexpr std::int64_t kN = kLanes<T>;
@@ -63,17 +106,12 @@ HWY_INLINE void tile(std::int64_t k_count, Rows<const T> a, const T* HWY_RESTRIC
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::LoadU(d, init[r] + v * kN);
-  for (std::int64_t k = 0; k < k_count; ++k, b += step) {
-    hn::Vec<Tag<T>> weight[kVectors];
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) weight[v] = hn::Load(d, b + v * kN);
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const auto x = hn::Set(d, a[r][k]);
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(x, weight[v], sum[r][v]);
-    }
+  std::int64_t k = 0;
+  for (; k + kPaired<W> <= k_count; k += kPaired<W>, b += kPaired<W> * step) {
+    add_products<0>(sum, a, k, b);
+    if constexpr (kPaired<W> == 2) add_products<1>(sum, a, k + 1, b);
   }
+  if (k < k_count) add_products<0>(sum, a, k, b);
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
@@ -81,8 +119,8 @@ HWY_INLINE void tile(std::int64_t k_count, Rows<const T> a, const T* HWY_RESTRIC
 }
 
 /// tile() for a row count known at run time, 1 .. kMaxRows.
-template <int kMaxRows, int kVectors, class T>
-HWY_INLINE void tile_rows(std::int64_t rows, std::int64_t k_count, Rows<const T> a, const T* b,
+template <int kMaxRows, int kVectors, class T, class W>
+HWY_INLINE void tile_rows(std::int64_t rows, std::int64_t k_count, Rows<const T> a, const W* b,
                           std::int64_t step, Rows<const T> init, Rows<T> out) {
   if constexpr (kMaxRows > 1) {
     if (rows < kMaxRows)
@@ -93,11 +131,11 @@ HWY_INLINE void tile_rows(std::int64_t rows, std::int64_t k_count, Rows<const T>
 
 /// out[r][columns] = init[r][columns] + a[r] . panel, for any number of rows, over the vectors
 /// [kFirst, kFirst + kCount) of a panel of kWidth vectors. `init` and `out` point at column kFirst.
-template <int kWidth, int kFirst, int kCount, class T>
+template <int kWidth, int kFirst, int kCount, class T, class W>
 HWY_NOINLINE void panel_product(std::int64_t rows, std::int64_t k_count, Rows<const T> a,
-                                const T* panel, Rows<const T> init, Rows<T> out) {
+                                const W* panel, Rows<const T> init, Rows<T> out) {
   constexpr std::int64_t kN = kLanes<T>, kStep = kWidth * kN;
-  panel += kFirst * kN;
+  panel += kFirst * kN * kPaired<W>;
   if (rows <= 2) {  // too few rows to fill the tile: all vectors at once keep enough chains going
     tile_rows<2, kCount>(rows, k_count, a, panel, kStep, init, out);
     return;
@@ -105,8 +143,9 @@ HWY_NOINLINE void panel_product(std::int64_t rows, std::int64_t k_count, Rows<co
   constexpr int kRows = kTileRows<kWidth>, kVectors = std::min(kTileVectors<kWidth>, kCount);
   static_assert(kCount % kVectors == 0);
   const std::int64_t block =
-      rows <= kRows ? std::max<std::int64_t>(1, k_count)
-                    : std::max<std::int64_t>(64, kBlockBytes / (kStep * std::int64_t{sizeof(T)}));
+      rows <= kRows
+          ? std::max<std::int64_t>(1, k_count)
+          : std::max<std::int64_t>(64, kBlockBytes / (kStep * std::int64_t{sizeof(W)}) / 2 * 2);
   const std::int64_t tiles = (rows + kRows - 1) / kRows;
   for (std::int64_t k = 0; k < k_count || k == 0; k += block) {
     const std::int64_t terms = std::min(block, k_count - k);
@@ -115,7 +154,7 @@ HWY_NOINLINE void panel_product(std::int64_t rows, std::int64_t k_count, Rows<co
       const std::int64_t first = rows * i / tiles, count = rows * (i + 1) / tiles - first;
       for (int v = 0; v < kCount; v += kVectors)
         tile_rows<kRows, kVectors>(count, terms, Rows<const T>{a[first] + k, a.stride},
-                                   panel + k * kStep + v * kN, kStep,
+                                   panel + k * kStep + v * kN * kPaired<W>, kStep,
                                    Rows<const T>{from[first] + v * kN, from.stride},
                                    Rows<T>{out[first] + v * kN, out.stride});
     }
@@ -126,17 +165,25 @@ inline std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
+/// Elements of a panel of kWidth vectors and K terms.
+template <int kWidth, class T, class W>
+HWY_INLINE std::int64_t panel_elements(std::int64_t k_count) {
+  return round_up(k_count, kPaired<W>) * kWidth * kLanes<T>;
+}
+
 /// Fills panels of kWidth vectors and K terms for `columns` padded columns;
 /// `row_of_column(c)` is the weight row behind column c, or nullptr for a column of zeros.
-template <int kWidth, class T, class RowOfColumn>
+template <int kWidth, class T, class W, class RowOfColumn>
 void fill_panels(std::int64_t columns, std::int64_t k_count, RowOfColumn&& row_of_column,
-                 T* panels) {
+                 W* panels) {
   constexpr std::int64_t kStep = kWidth * kLanes<T>;
   const T* row[kStep];
   for (std::int64_t first = 0; first < columns; first += kStep) {
     for (std::int64_t j = 0; j < kStep; ++j) row[j] = row_of_column(first + j);
-    for (std::int64_t k = 0; k < k_count; ++k, panels += kStep)
-      for (std::int64_t j = 0; j < kStep; ++j) panels[j] = row[j] ? row[j][k] : T{0};
+    for (std::int64_t k = 0; k < k_count; k += kPaired<W>)
+      for (std::int64_t j = 0; j < kStep; ++j)
+        for (std::int64_t half = 0; half < kPaired<W>; ++half)
+          *panels++ = convert_element<W>(row[j] && k + half < k_count ? row[j][k + half] : T{0});
   }
 }
 

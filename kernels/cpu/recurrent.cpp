@@ -178,8 +178,9 @@ void recurrent_forward(Context& context, const RecurrentShape& shape, const Pack
 
 std::int64_t rows_per_thread(const RecurrentShape& shape) {
   constexpr std::int64_t kOwnCache = 1 << 20;  // half of the smallest L2 of a recent server core
-  const std::int64_t bytes = gates(shape.cell) * shape.hidden * shape.state() *
-                             static_cast<std::int64_t>(size_of(shape.dtype));
+  const std::int64_t weight =
+      shape.storage == WeightStorage::full ? static_cast<std::int64_t>(size_of(shape.dtype)) : 2;
+  const std::int64_t bytes = gates(shape.cell) * shape.hidden * shape.state() * weight;
   return bytes <= kOwnCache ? 8 : 32;
 }
 
@@ -194,7 +195,9 @@ const Plan& recurrent_plan(Context& context, const RecurrentShape& shape,
                            static_cast<double>(std::max<std::int64_t>(1, layout.steps()));
   const auto work = static_cast<std::int64_t>(
       std::bit_floor(static_cast<std::uint64_t>(static_cast<double>(per_row) * mean_rows)));
-  const std::int64_t cell = static_cast<std::int64_t>(shape.cell) * 2 + (shape.dtype == Dtype::f64);
+  const std::int64_t cell =
+      (static_cast<std::int64_t>(shape.cell) * 2 + (shape.dtype == Dtype::f64)) * 3 +
+      static_cast<std::int64_t>(shape.storage);
   const PlanKey key{
       "recurrent forward",
       {shape.input, shape.hidden, shape.state(), cell * 2 + directions - 1, work, threads}};
@@ -203,8 +206,11 @@ const Plan& recurrent_plan(Context& context, const RecurrentShape& shape,
     const auto team = static_cast<int>(
         std::min<std::int64_t>(side_by_side ? threads / 2 : threads, work / kWorthwhile));
     const std::string what = fmt::format(
-        "{} {} I={} H={} D={}, {} or more multiply-adds per step, {}: ", name_of(shape.cell),
-        name_of(shape.dtype), shape.input, shape.hidden, directions, work, cpu_target());
+        "{} {}{} I={} H={} D={}, {} or more multiply-adds per step, {}: ", name_of(shape.cell),
+        name_of(shape.dtype),
+        shape.storage == WeightStorage::full ? ""
+                                             : fmt::format(" (weights {})", name_of(shape.storage)),
+        shape.input, shape.hidden, directions, work, cpu_target());
     if (threads == 1) return Plan{0, what + "one thread, all that the context has"};
     if (team == 0) return Plan{0, what + "calling thread only, too little work per step to share"};
     std::string how = fmt::format("{} thread{} per direction", team, team > 1 ? "s" : "");

@@ -23,7 +23,8 @@ template <Cell kCell>
 inline constexpr int kWidth = kGates<kCell>* kBlocks<kCell>;
 inline constexpr int kProjectionWidth = 4;
 
-/// Where each part of the packed weights begins, in elements.
+/// Where each part of the packed weights begins, in elements of the layer's dtype, of which a
+/// weight in 16-bit storage is half a one.
 struct PanelMap {
   std::int64_t units;                                     // H rounded up to whole panels
   std::int64_t columns;                                   // gate columns: G * units
@@ -33,14 +34,33 @@ struct PanelMap {
     const int gate_count = gates(s.cell), blocks = gate_count == 1 ? 4 : 1;
     units = round_up(s.hidden, blocks * lanes);
     columns = gate_count * units;
-    recurrent = columns * s.input;
-    bias = recurrent + columns * s.state();
+    // Two weights of 16 bits in an element; of bf16 always an even number of terms.
+    const auto stored = [&](std::int64_t width, std::int64_t terms) {
+      return s.storage == WeightStorage::full ? width * terms
+                                              : round_up(width * round_up(terms, 2) / 2, lanes);
+    };
+    recurrent = stored(columns, s.input);
+    bias = recurrent + stored(columns, s.state());
     bias_n = bias + columns;
     projection = bias_n + (s.cell == Cell::gru ? units : 0);
-    end = projection +
-          (s.projection > 0 ? round_up(s.projection, kProjectionWidth * lanes) * s.hidden : 0);
+    end =
+        projection +
+        (s.projection > 0 ? stored(round_up(s.projection, kProjectionWidth * lanes), s.hidden) : 0);
   }
 };
+
+/// Calls body with a part of the packed weights as what it is stored as.
+template <class T, class Body>
+HWY_INLINE void with_stored(const RecurrentShape& s, T* part, Body&& body) {
+  if constexpr (std::is_same_v<std::remove_const_t<T>, float>) {
+    const auto as = [&]<class W>(std::type_identity<W>) {
+      body(reinterpret_cast<std::conditional_t<std::is_const_v<T>, const W, W>*>(part));
+    };
+    if (s.storage == WeightStorage::f16) return as(std::type_identity<Half>());
+    if (s.storage == WeightStorage::bf16) return as(std::type_identity<BFloat16>());
+  }
+  body(part);
+}
 
 template <class T, Cell kCell>
 void pack(const RecurrentShape& s, const RecurrentWeights& w, T* panels) {
@@ -57,9 +77,12 @@ void pack(const RecurrentShape& s, const RecurrentWeights& w, T* panels) {
       return row < 0 ? nullptr : data + row * k;
     };
   };
-  fill_panels<kWidth<kCell>>(map.columns, s.input, rows_of(w.w_ih, s.input), panels);
-  fill_panels<kWidth<kCell>>(map.columns, s.state(), rows_of(w.w_hh, s.state()),
-                             panels + map.recurrent);
+  with_stored(s, panels, [&](auto* out) {
+    fill_panels<kWidth<kCell>, T>(map.columns, s.input, rows_of(w.w_ih, s.input), out);
+  });
+  with_stored(s, panels + map.recurrent, [&](auto* out) {
+    fill_panels<kWidth<kCell>, T>(map.columns, s.state(), rows_of(w.w_hh, s.state()), out);
+  });
   for (std::int64_t c = 0; c < map.columns; ++c) {
     const std::int64_t row = row_index(c);
     const bool separate = kCell == Cell::gru && row >= 2 * s.hidden;  // b_hn stays inside r * (.)
@@ -72,12 +95,14 @@ void pack(const RecurrentShape& s, const RecurrentWeights& w, T* panels) {
       panels[map.bias_n + u] =
           u < s.hidden && w.b_hh.defined() ? w.b_hh.data<T>()[2 * s.hidden + u] : T{0};
   if (s.projection > 0)
-    fill_panels<kProjectionWidth>(
-        round_up(s.projection, kProjectionWidth * kLanes<T>), s.hidden,
-        [&](std::int64_t c) {
-          return c < s.projection ? w.w_hr.data<T>() + c * s.hidden : nullptr;
-        },
-        panels + map.projection);
+    with_stored(s, panels + map.projection, [&](auto* out) {
+      fill_panels<kProjectionWidth, T>(
+          round_up(s.projection, kProjectionWidth * kLanes<T>), s.hidden,
+          [&](std::int64_t c) {
+            return c < s.projection ? w.w_hr.data<T>() + c * s.hidden : nullptr;
+          },
+          out);
+    });
 }
 
 /// Calls body with the cell as a compile-time constant.

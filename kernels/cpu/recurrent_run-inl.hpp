@@ -62,6 +62,16 @@ struct Step {
   Rows<T> h_next, c, hidden, z, y, cells;
 };
 
+/// panel_product() with panel p of the part of the weights that begins at `part`.
+template <int kW, int kFirst, int kCount, class T>
+HWY_INLINE void product(const Job<T>& job, std::int64_t part, std::int64_t p, std::int64_t rows,
+                        std::int64_t k_count, Rows<const T> a, Rows<const T> init, Rows<T> out) {
+  with_stored(job.shape, job.panels + part, [&]<class W>(const W* panels) {
+    panel_product<kW, kFirst, kCount>(rows, k_count, a,
+                                      panels + p * panel_elements<kW, T, W>(k_count), init, out);
+  });
+}
+
 template <class T>
 HWY_INLINE Rows<T> every(Rows<T> rows, std::int64_t first, std::int64_t stride) {
   return {rows.data + first * rows.stride, rows.stride * stride};
@@ -89,7 +99,6 @@ void first_phase(const Job<T>& job, const Step<T>& s, std::int64_t begin, std::i
   HWY_ALIGN T buffer[kGroupRows * kColumns];
   const Rows<T> sum{buffer, kColumns};
   for (std::int64_t p = begin; p < end; ++p) {
-    const T* panel = job.panels + job.map.recurrent + p * k_count * kColumns;
     for_groups(s.rows, [&](std::int64_t first, std::int64_t count) {
       const Rows<const T> h{s.h[first], s.h.stride};
       const Rows<const T> gates{s.gates[first] + p * kColumns, s.gates.stride};
@@ -100,12 +109,12 @@ void first_phase(const Job<T>& job, const Step<T>& s, std::int64_t begin, std::i
           hn::Store(hn::LoadU(d, gates[r] + kN), d, sum[r] + kN);
           hn::Store(bias_n, d, sum[r] + 2 * kN);
         }
-        panel_product<kW, 0, kW>(count, k_count, h, panel, Rows<const T>{sum.data, sum.stride},
-                                 sum);
+        product<kW, 0, kW>(job, job.map.recurrent, p, count, k_count, h,
+                           Rows<const T>{sum.data, sum.stride}, sum);
       } else if constexpr (kCell == Cell::gru_reset_before) {
-        panel_product<kW, 0, 2>(count, k_count, h, panel, gates, sum);
+        product<kW, 0, 2>(job, job.map.recurrent, p, count, k_count, h, gates, sum);
       } else {
-        panel_product<kW, 0, kW>(count, k_count, h, panel, gates, sum);
+        product<kW, 0, kW>(job, job.map.recurrent, p, count, k_count, h, gates, sum);
       }
       for (std::int64_t r = 0; r < count; ++r) {
         const std::int64_t row = first + r;
@@ -150,9 +159,9 @@ void project(const Job<T>& job, const Step<T>& s, std::int64_t begin, std::int64
   const Rows<T> sum{buffer, kColumns};
   for (std::int64_t p = begin; p < end; ++p)
     for_groups(s.rows, [&](std::int64_t first, std::int64_t count) {
-      panel_product<kProjectionWidth, 0, kProjectionWidth>(
-          count, k_count, Rows<const T>{s.hidden[first], s.hidden.stride},
-          job.panels + job.map.projection + p * k_count * kColumns, Rows<const T>{zeros, 0}, sum);
+      product<kProjectionWidth, 0, kProjectionWidth>(
+          job, job.map.projection, p, count, k_count,
+          Rows<const T>{s.hidden[first], s.hidden.stride}, Rows<const T>{zeros, 0}, sum);
       for (std::int64_t r = 0; r < count; ++r)
         for (std::int64_t v = 0; v < kProjectionWidth; ++v) {
           const std::int64_t unit = p * kColumns + v * kN, left = job.shape.projection - unit;
@@ -174,10 +183,9 @@ void update(const Job<T>& job, const Step<T>& s, std::int64_t begin, std::int64_
   const Rows<T> sum{buffer, kN};
   for (std::int64_t p = begin; p < end; ++p)
     for_groups(s.rows, [&](std::int64_t first, std::int64_t count) {
-      panel_product<3, 2, 1>(count, k_count, Rows<const T>{s.hidden[first], s.hidden.stride},
-                             job.panels + job.map.recurrent + p * k_count * kColumns,
-                             Rows<const T>{s.gates[first] + p * kColumns + 2 * kN, s.gates.stride},
-                             sum);
+      product<3, 2, 1>(job, job.map.recurrent, p, count, k_count,
+                       Rows<const T>{s.hidden[first], s.hidden.stride},
+                       Rows<const T>{s.gates[first] + p * kColumns + 2 * kN, s.gates.stride}, sum);
       for (std::int64_t r = 0; r < count; ++r) {
         const std::int64_t row = first + r, unit = p * kN;
         const auto out = gru_update(sum[r], s.z[row] + unit, s.h[row] + unit);
@@ -194,9 +202,9 @@ void input_product(const Job<T>& job, Rows<const T> x, std::int64_t rows, T* gat
   constexpr int kW = kWidth<kCell>;
   constexpr std::int64_t kColumns = kW * kLanes<T>;
   for (std::int64_t p = begin; p < end; ++p)
-    panel_product<kW, 0, kW>(rows, job.shape.input, x, job.panels + p * job.shape.input * kColumns,
-                             Rows<const T>{job.panels + job.map.bias + p * kColumns, 0},
-                             Rows<T>{gates + p * kColumns, job.map.columns});
+    product<kW, 0, kW>(job, 0, p, rows, job.shape.input, x,
+                       Rows<const T>{job.panels + job.map.bias + p * kColumns, 0},
+                       Rows<T>{gates + p * kColumns, job.map.columns});
 }
 
 /// Copies the initial states of this thread's share of rows into both turns of the buffers: a row

@@ -152,6 +152,7 @@ Recurrent make_layer(const ref::Config& config, const LayerOptions& options) {
                  .bidirectional = config.bidirectional,
                  .proj_size = config.proj_size,
                  .dtype = options.dtype,
+                 .weight_storage = options.weight_storage,
                  .seed = options.seed});
   if (config.cell == ref::Cell::gru || config.cell == ref::Cell::gru_reset_before)
     return Gru({.input_size = config.input_size,
@@ -163,6 +164,7 @@ Recurrent make_layer(const ref::Config& config, const LayerOptions& options) {
                 .bidirectional = config.bidirectional,
                 .reset_after = config.cell == ref::Cell::gru,
                 .dtype = options.dtype,
+                .weight_storage = options.weight_storage,
                 .seed = options.seed});
   return Rnn(
       {.input_size = config.input_size,
@@ -174,6 +176,7 @@ Recurrent make_layer(const ref::Config& config, const LayerOptions& options) {
        .dropout = options.dropout,
        .bidirectional = config.bidirectional,
        .dtype = options.dtype,
+       .weight_storage = options.weight_storage,
        .seed = options.seed});
 }
 

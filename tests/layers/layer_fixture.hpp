@@ -62,6 +62,7 @@ std::string describe(const ref::Config& config);
 
 struct LayerOptions {
   Dtype dtype = Dtype::f32;
+  WeightStorage weight_storage = WeightStorage::full;
   bool batch_first = false;
   double dropout = 0.0;
   std::uint64_t seed = 0;

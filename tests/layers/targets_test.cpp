@@ -1,54 +1,19 @@
 // Every instruction set that this CPU has and the kernels are compiled for, not only the best one:
 // a user's CPU may be another.
 
-#include <hwy/targets.h>
+#include "tests/layers/targets.hpp"
 
-#include <set>
-#include <string>
 #include <vector>
 
-#include "packrnn/kernels/cpu_target.hpp"
 #include "tests/layers/layer_fixture.hpp"
 
 using namespace packrnn;
 using namespace packrnn::tests;
 
-namespace {
-
-// Restricts dispatch to one target while it lives. Packed weights are of one target: no layer may
-// be used across this.
-class OnlyTarget {
- public:
-  explicit OnlyTarget(std::int64_t target) { set(target); }
-  ~OnlyTarget() { set(0); }
-  OnlyTarget(const OnlyTarget&) = delete;
-  OnlyTarget& operator=(const OnlyTarget&) = delete;
-
- private:
-  static void set(std::int64_t target) {
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().DeInit();
-  }
-};
-
-std::vector<std::int64_t> single_targets() {
-  std::vector<std::int64_t> list;
-  for (std::int64_t left = hwy::SupportedTargets(); left != 0; left &= left - 1)
-    list.push_back(left & -left);
-  return list;
-}
-
-}  // namespace
-
 TEST_CASE("every instruction set equals the reference and keeps contract C1") {
   const Kind kind = GENERATE(from_range(kKinds));
   const Dtype dtype = GENERATE(Dtype::f32, Dtype::f64);
-  std::set<std::string> seen;
-  for (const std::int64_t target : single_targets()) {
-    const OnlyTarget only(target);
-    // A target that the kernels are not compiled for falls back to one that was seen or will be.
-    if (!seen.insert(kernels::cpu_target()).second) continue;
-    CAPTURE(kernels::cpu_target());
+  const std::size_t targets = for_every_target([&] {
     for (const std::int64_t H : {3, 16, 33}) {
       const ref::Config config = config_of(kind, 5, H, 2, true);
       const std::vector<ref::Parameter> parameters = random_parameters(config);
@@ -63,10 +28,10 @@ TEST_CASE("every instruction set equals the reference and keeps contract C1") {
       for (const std::size_t n : {0, 20, 52})
         CHECK((bits_of(run(one, layer, config, {batch[n]}), 0) == bits[n]));
     }
-  }
-  CHECK(seen.size() >= 1);
+  });
+  CHECK(targets >= 1);
 #if defined(__x86_64__)
   // Every x86-64 CPU has the portable code, and all that can run this in CI have more.
-  CHECK(seen.size() >= 2);
+  CHECK(targets >= 2);
 #endif
 }
