@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <utility>
 
 namespace packrnn::bench {
@@ -23,7 +24,7 @@ auto timed(double& seconds, Make&& make) {
 }
 
 struct Pass {
-  double packed = 0.0, padded = 0.0, packing = 0.0;
+  double packed = 0.0, padded = 0.0, packing = 0.0, bucketed = 0.0;
 };
 
 Pass run_once(Context& context, const Recurrent& layer, const Workload& workload, int repetition) {
@@ -45,6 +46,8 @@ Pass run_once(Context& context, const Recurrent& layer, const Workload& workload
     if (!packed_first) run_packed(batch);
     packed_first = !packed_first;
   }
+  for (const Tensor& batch : workload.bucketed)
+    timed(pass.bucketed, [&] { return layer.forward(context, batch); });
   return pass;
 }
 
@@ -73,6 +76,13 @@ double Timings::speed_up_with_packing() const {
   return median(std::move(ratios));
 }
 
+double Timings::speed_up_over_bucketed() const {
+  std::vector<double> ratios;
+  for (std::size_t i = 0; i < bucketed.seconds.size(); ++i)
+    ratios.push_back(bucketed.seconds[i] / packed.seconds[i]);
+  return ratios.empty() ? std::numeric_limits<double>::quiet_NaN() : median(std::move(ratios));
+}
+
 Timings measure(Context& context, const Recurrent& layer, const Workload& workload,
                 const Limits& limits, const KeepGoing& keep_going) {
   Timings timings;
@@ -84,6 +94,7 @@ Timings measure(Context& context, const Recurrent& layer, const Workload& worklo
     timings.packed.seconds.push_back(pass.packed);
     timings.padded.seconds.push_back(pass.padded);
     timings.packing.seconds.push_back(pass.packing);
+    if (!workload.bucketed.empty()) timings.bucketed.seconds.push_back(pass.bucketed);
   }
   return timings;
 }

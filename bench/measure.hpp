@@ -22,15 +22,18 @@ struct Samples {
 
 /// One sample is one pass over all batches of a workload. What a pass makes is freed off the clock.
 struct Timings {
-  Samples packed;   // forward, from packed input to packed output
-  Samples padded;   // forward, from padded input to padded output
-  Samples packing;  // of the padded input, and padding of the packed output
+  Samples packed;    // forward, from packed input to packed output
+  Samples padded;    // forward, from padded input to padded output
+  Samples packing;   // of the padded input, and padding of the packed output
+  Samples bucketed;  // forward, from padded input sorted into batches by length; may be empty
 
   /// Median over the repetitions of padded / packed: a ratio of neighbours in time, so that a slow
   /// minute of the machine, which meets both, leaves it alone. With packing: of padded / (packed +
   /// packing).
   double speed_up() const;
   double speed_up_with_packing() const;
+  /// Of bucketed / packed. Not a number without such samples.
+  double speed_up_over_bucketed() const;
 };
 
 struct Limits {
@@ -43,7 +46,8 @@ struct Limits {
 using KeepGoing = std::function<bool(double used)>;
 
 /// Packed and padded runs alternate batch by batch, and take turns in going first, so that what
-/// else happens on the machine meets both. Expects a warm engine: verify() first.
+/// else happens on the machine meets both; the bucketed ones follow. Expects a warm engine:
+/// verify() first.
 Timings measure(Context& context, const Recurrent& layer, const Workload& workload,
                 const Limits& limits, const KeepGoing& keep_going);
 

@@ -49,9 +49,10 @@ Parsed parse_options(int argc, char** argv) {
   Parsed parsed;
   Options& options = parsed.options;
   CLI::App app(
-      "Runs one recurrent layer on batches of uneven sequences, packed and padded to the longest,\n"
-      "with the same engine, and reports valid tokens per second. Without arguments: every length\n"
-      "mix, and real data where it is found. On a GPU: every algorithm, cuDNN and PyTorch too.",
+      "Runs one recurrent layer on batches of uneven sequences: packed, padded to the longest, "
+      "padded\n"
+      "after sorting by length, and by other engines; reports valid tokens per second. Without\n"
+      "arguments: every length mix, and real data where it is found. On a GPU: every algorithm.",
       "packrnn_bench");
   app.add_option("--cell", options.cell, "lstm, gru or rnn")
       ->check(CLI::IsMember({"lstm", "gru", "rnn"}))
@@ -85,7 +86,7 @@ Parsed parse_options(int argc, char** argv) {
   app.add_flag("--pin,!--no-pin", options.pin, "Bind each thread to a CPU (default: yes)");
   app.add_flag("--quick", options.quick, "Fewer batches, and 10 seconds (GPU: 40)");
   app.add_option("--budget", options.budget_seconds,
-                 "Seconds to measure for (default: 75; GPU: 200)")
+                 "Seconds to measure for (default: 60; GPU: 200)")
       ->check(CLI::Range(0.1, 86400.0));
   app.add_option("--json", options.json_file,
                  "Where results go (default: results/packed_vs_padded.json, on a GPU device.json, "
@@ -99,20 +100,27 @@ Parsed parse_options(int argc, char** argv) {
     return app.add_option(name, list, what)
         ->check(CLI::IsMember(known))
         ->type_name("NAME")
-        ->delimiter(',')
-        ->group(kGpu);
+        ->delimiter(',');
   };
+  add_list("--peers", options.peers,
+           "Measured beside it, with commas: torch, onednn, onnxruntime; on a GPU torch, cudnn; or "
+           "none (default: all that are installed)",
+           {"torch", "onednn", "onnxruntime", "cudnn", "none"});
   const auto* dtype = add_list("--dtype", options.dtypes,
-                               "f32, f64, f16, bf16 (several: with commas; default: f32, bf16, and "
-                               "f16 for equal lengths)",
+                               "f32 or f64; on a GPU several of f32, f64, f16, bf16 with commas "
+                               "(default: f32; on a GPU also bf16, and f16 for equal lengths)",
                                {"f32", "f64", "f16", "bf16"});
+  app.add_option("--weights", options.weights,
+                 "How the CPU stores the weights of f32: full, f16 or bf16")
+      ->check(CLI::IsMember({"full", "f16", "bf16"}))
+      ->capture_default_str();
   add_list("--math", options.maths, "Of f32: exact, tf32x3, tf32 (default: exact, tf32)",
-           {"exact", "tf32x3", "tf32"});
+           {"exact", "tf32x3", "tf32"})
+      ->group(kGpu);
   add_list("--algorithm", options.algorithms,
            "Of packrnn: auto, step, persistent, cluster (default: auto, step)",
-           {"auto", "step", "persistent", "cluster"});
-  add_list("--peers", options.peers, "Measured beside it: cudnn, torch or none (default: all)",
-           {"cudnn", "torch", "none"});
+           {"auto", "step", "persistent", "cluster"})
+      ->group(kGpu);
   options.command = command_line(argc, argv);
   try {
     app.parse(argc, argv);
@@ -120,7 +128,7 @@ Parsed parse_options(int argc, char** argv) {
     options.chose_hidden = app.count("--hidden") > 0;
     options.chose_batch = app.count("--batch") > 0;
     options.chose_dtype = dtype->count() > 0;
-    for (const char* name : {"--dtype", "--math", "--algorithm", "--peers"})
+    for (const char* name : {"--math", "--algorithm"})
       if (app.count(name) > 0) options.gpu_only = name;
   } catch (const CLI::ParseError& error) {
     constexpr int kUsage = 2;

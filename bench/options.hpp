@@ -1,9 +1,11 @@
 // What packrnn_bench can be told on its command line.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <packrnn/runtime/device.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace packrnn::bench {
@@ -28,21 +30,25 @@ struct Options {
   int threads = 0;  // 0: all
   bool pin = true;
   bool quick = false;
-  double budget_seconds = 0.0;  // 0: 75, or 10 when quick
-  std::string json_file;        // empty: in the build folder
+  double budget_seconds = 0.0;     // 0: 60, or 10 when quick
+  std::string json_file;           // empty: in the build folder
+  std::string device;              // empty: the best there is
+  std::vector<std::string> peers;  // empty: all that there are for the device
+  std::string weights = "full";    // as the CPU stores them: full, f16 or bf16
+  std::vector<std::string> dtypes{"f32", "bf16", "f16"};  // of the layers; on the CPU f32 or f64
   // On a GPU only.
-  std::string device;                                     // empty: the best there is
-  std::vector<std::string> dtypes{"f32", "bf16", "f16"};  // of the layers
-  std::vector<std::string> maths{"exact", "tf32"};        // of f32
-  std::vector<std::string> algorithms{"auto", "step"};    // of ours
-  std::vector<std::string> peers{"cudnn", "torch"};
+  std::vector<std::string> maths{"exact", "tf32"};      // of f32
+  std::vector<std::string> algorithms{"auto", "step"};  // of ours
   // Whether these were said, or are defaults.
   bool chose_cell = false, chose_hidden = false, chose_batch = false, chose_dtype = false;
   std::string gpu_only;  // an option that was said and means nothing on the CPU; empty: none
   std::string command;   // as it was typed
 
-  double budget() const { return budget_seconds > 0.0 ? budget_seconds : quick ? 10.0 : 75.0; }
-  std::int64_t batches() const { return quick ? 1 : 3; }
+  double budget() const { return budget_seconds > 0.0 ? budget_seconds : quick ? 10.0 : 60.0; }
+  std::int64_t batches() const { return quick ? 2 : 3; }
+  bool wants_peer(std::string_view name) const {
+    return peers.empty() || std::find(peers.begin(), peers.end(), name) != peers.end();
+  }
 };
 
 struct Parsed {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -30,12 +31,14 @@ std::string rates(const Row& row, const Samples& samples) {
 std::string layer_text(const Options& options) {
   std::string text = options.cell;
   for (char& c : text) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  return fmt::format("{}, {} layer{}, {}, H = {}, f32", text, options.layers,
-                     options.layers > 1 ? "s" : "",
-                     options.bidirectional ? "both directions" : "one direction", options.hidden);
+  return fmt::format(
+      "{}, {} layer{}, {}, H = {}, {}{}", text, options.layers, options.layers > 1 ? "s" : "",
+      options.bidirectional ? "both directions" : "one direction", options.hidden,
+      options.dtypes[0], options.weights == "full" ? "" : ", weights stored as " + options.weights);
 }
 
 Json json_of(const Samples& samples) {
+  if (samples.seconds.empty()) return nullptr;
   return {{"median_s", samples.median()},
           {"min_s", samples.min()},
           {"max_s", samples.max()},
@@ -43,6 +46,8 @@ Json json_of(const Samples& samples) {
 }
 
 Json json_of(const Row& row) {
+  Json beside = {{"tokens", row.beside.tokens}, {"contestants", Json::array()}};
+  for (const Contestant& c : row.beside.contestants) beside["contestants"].emplace_back(json_of(c));
   return {{"name", row.name},
           {"features", row.features},
           {"batches", row.size.batches},
@@ -56,19 +61,30 @@ Json json_of(const Row& row) {
           {"speed_up", row.speed_up()},
           {"speed_up_with_packing", row.speed_up_with_packing()},
           {"bound", row.size.bound()},
+          {"bucketed_padding_fraction", 1.0 - static_cast<double>(row.size.tokens) /
+                                                  static_cast<double>(row.size.bucketed_volume)},
+          {"speed_up_over_bucketed", row.speed_up_over_bucketed()},
           {"repetitions", row.timings.packed.seconds.size()},
           {"packed", json_of(row.timings.packed)},
           {"padded", json_of(row.timings.padded)},
-          {"packing", json_of(row.timings.packing)}};
+          {"packing", json_of(row.timings.packing)},
+          {"bucketed", json_of(row.timings.bucketed)},
+          {"beside", beside}};
 }
 
+double beside_rate(const Row& row, const Contestant& c, int threads) {
+  return static_cast<double>(row.beside.tokens) / median_of(c, threads);
+}
+
+std::size_t column(const std::string& name) { return std::max<std::size_t>(8, name.size()); }
+
 constexpr const char* kRow =
-    "{:<14} {:>4} {:>5} {:>7} {:>7} {:>16} {:>16} {:>8} {:>6} {:>6} {:>7}\n";
+    "{:<14} {:>4} {:>5} {:>7} {:>7} {:>16} {:>16} {:>8} {:>6} {:>6} {:>7} {:>8} {:>8}\n";
 
 }  // namespace
 
-std::string header_text(const Machine& machine, const Options& options) {
-  return fmt::format(
+std::string header_text(const Machine& machine, const Options& options, const Engines& engines) {
+  std::string text = fmt::format(
       "packrnn: packed against padded\n"
       "  machine  {}, {} CPUs\n"
       "  device   {}, {} kernels, {} thread{}{}\n"
@@ -76,27 +92,34 @@ std::string header_text(const Machine& machine, const Options& options) {
       "  commit   {}\n"
       "  date     {}\n"
       "  layer    {}\n"
-      "  batches  {} sequences, seed {}\n\n",
+      "  batches  {} sequences, seed {}\n",
       machine.cpu, machine.cpus, machine.device, machine.target, machine.threads,
       machine.threads > 1 ? "s" : "", machine.pinned ? ", pinned" : "", machine.cuda,
       machine.commit, machine.date, layer_text(options), options.batch, options.seed);
+  const char* label = "beside";
+  for (const auto& [name, state] : engines)
+    text += fmt::format("  {:<8} {}: {}\n", std::exchange(label, ""), name, state);
+  return text + "\n";
 }
 
 std::string table_head() {
-  std::string head =
-      fmt::format(kRow, "", "", "", "", "", "packed", "padded", "", "", "of the", "with");
+  std::string head = fmt::format(kRow, "", "", "", "", "", "packed", "padded", "", "", "of the",
+                                 "with", "bucketed", "over");
   head += fmt::format(kRow, "mix", "N", "T", "tokens", "padding", "k tokens/s", "k tokens/s",
-                      "speed-up", "bound", "bound", "packing");
+                      "speed-up", "bound", "bound", "packing", "k tok/s", "bucketed");
   return head;
 }
 
 std::string table_row(const Row& row) {
+  const bool bucketed = !row.timings.bucketed.seconds.empty();
   return fmt::format(kRow, row.name, row.size.sequences, row.size.steps, row.size.tokens,
                      fmt::format("{:.1f}%", 100.0 * row.size.padding()),
                      rates(row, row.timings.packed), rates(row, row.timings.padded),
                      fmt::format("{:.2f}", row.speed_up()), fmt::format("{:.2f}", row.size.bound()),
                      fmt::format("{:.0f}%", 100.0 * row.speed_up() / row.size.bound()),
-                     fmt::format("{:.2f}", row.speed_up_with_packing()));
+                     fmt::format("{:.2f}", row.speed_up_with_packing()),
+                     bucketed ? thousands(row.rate(row.timings.bucketed.median())) : "-",
+                     bucketed ? fmt::format("{:.2f}", row.speed_up_over_bucketed()) : "-");
 }
 
 std::string table_foot(const std::vector<Row>& rows, bool bidirectional) {
@@ -117,15 +140,67 @@ std::string table_foot(const std::vector<Row>& rows, bool bidirectional) {
       "median of the ratios of neighbours.\n"
       "Bound: padded volume / valid tokens. With packing: the speed-up when packing the padded "
       "input\n"
-      "and padding the output count as part of the packed run.\n"
+      "and padding the output count as part of the packed run. Bucketed: padded after sorting the\n"
+      "sequences of all batches by length and batching them anew; over: packed to that.\n"
       "Checked first, bit for bit: {}.\n",
       std::exp(speed_up / count), std::exp(bound / count),
       bidirectional ? "sequences of every batch give the same output when run alone"
                     : "packed output = padded output at all valid positions");
 }
 
-std::string json_text(const Machine& machine, const Options& options, const std::vector<Row>& rows,
-                      bool complete) {
+std::string beside_table(const std::vector<Row>& rows, int threads) {
+  std::vector<std::string> names;  // in the order they come in
+  for (const Row& row : rows)
+    for (const Contestant& c : row.beside.contestants)
+      if (std::ranges::find(names, c.name()) == names.end()) names.push_back(c.name());
+  if (names.size() < 2) return {};
+  std::string text =
+      "\nBeside other engines, on the first batch of each mix, in thousands of tokens per second "
+      "(medians):\n" +
+      fmt::format("{:<14}", "mix");
+  for (const std::string& name : names) text += fmt::format(" {:>{}}", name, column(name));
+  text += fmt::format(" {:>8}\n", "to best");
+  for (const Row& row : rows) {
+    const auto& all = row.beside.contestants;
+    if (all.empty()) continue;
+    text += fmt::format("{:<14}", row.name);
+    for (const std::string& name : names) {
+      const auto c = std::ranges::find(all, name, &Contestant::name);
+      text += fmt::format(
+          " {:>{}}", c == all.end() ? "-" : thousands(beside_rate(row, *c, threads)), column(name));
+    }
+    const Contestant* best = best_peer(all, threads);
+    text += fmt::format(
+        " {:>8}\n",
+        best ? fmt::format("{:.2f}", median_of(*best, threads) / median_of(all[0], threads)) : "-");
+  }
+  return text;
+}
+
+std::string csv_text(const std::vector<Row>& rows, int threads) {
+  std::string text =
+      "mix,sequences,steps,tokens,padding,packed_tokens_per_s,padded_tokens_per_s,"
+      "bucketed_tokens_per_s,speed_up,bound,speed_up_with_packing,speed_up_over_bucketed,"
+      "best_other,packed_to_best_other\n";
+  for (const Row& row : rows) {
+    const bool bucketed = !row.timings.bucketed.seconds.empty();
+    const auto& all = row.beside.contestants;
+    const Contestant* best = best_peer(all, threads);
+    text += fmt::format(
+        "{},{},{},{},{:.4f},{:.1f},{:.1f},{},{:.4f},{:.4f},{:.4f},{},{},{}\n", row.name,
+        row.size.sequences, row.size.steps, row.size.tokens, row.size.padding(), row.packed_rate(),
+        row.padded_rate(),
+        bucketed ? fmt::format("{:.1f}", row.rate(row.timings.bucketed.median())) : "",
+        row.speed_up(), row.size.bound(), row.speed_up_with_packing(),
+        bucketed ? fmt::format("{:.4f}", row.speed_up_over_bucketed()) : "",
+        best ? best->name() : "",
+        best ? fmt::format("{:.4f}", median_of(*best, threads) / median_of(all[0], threads)) : "");
+  }
+  return text;
+}
+
+std::string json_text(const Machine& machine, const Options& options, const Engines& engines,
+                      const std::vector<Row>& rows, bool complete) {
   Json json = {{"benchmark", "packed_vs_padded"},
                {"complete", complete},
                {"machine",
@@ -143,9 +218,11 @@ std::string json_text(const Machine& machine, const Options& options, const std:
                  {"layers", options.layers},
                  {"bidirectional", options.bidirectional},
                  {"hidden", options.hidden},
-                 {"dtype", "f32"}}},
+                 {"dtype", options.dtypes[0]},
+                 {"weights", options.weights}}},
                {"batch", options.batch},
                {"seed", options.seed},
+               {"engines", engines},
                {"rows", Json::array()}};
   for (const Row& row : rows) json["rows"].push_back(json_of(row));
   return json.dump(2) + "\n";

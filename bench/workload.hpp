@@ -21,23 +21,32 @@ struct Workload {
   std::string name;
   std::int64_t features = 0;  // I
   std::vector<Batch> batches;
+  /// The same sequences sorted by length and batched anew, padded [T, N, I]: what who pads does
+  /// against padding. Empty when there is one batch, which sorting does not change.
+  std::vector<Tensor> bucketed;
 };
 
-/// `count` batches of `batch` sequences with lengths drawn from the mix and values from U(-1, 1).
-/// `features` 0: the mix's own.
-Workload make_workload(Context& context, const Mix& mix, std::int64_t batch, std::int64_t count,
-                       std::int64_t features, std::uint64_t seed);
+/// Of how many sequences a batch is, and of what its values are: f32 or f64.
+struct BatchOptions {
+  std::int64_t batch = 64;
+  std::uint64_t seed = 1;
+  Dtype dtype = Dtype::f32;
+};
 
-/// Every recording of both sets once, shuffled by `seed` (the files are sorted by speaker), in
-/// batches of `batch`.
-Workload make_workload(Context& context, const JapaneseVowels& data, std::int64_t batch,
-                       std::uint64_t seed);
+/// `count` batches with lengths drawn from the mix and values from U(-1, 1). `features` 0: the
+/// mix's own.
+Workload make_workload(Context& context, const Mix& mix, std::int64_t count, std::int64_t features,
+                       const BatchOptions& options);
+
+/// Every recording of both sets once, shuffled (the files are sorted by speaker).
+Workload make_workload(Context& context, const JapaneseVowels& data, const BatchOptions& options);
 
 /// Sizes of a workload, summed over its batches.
 struct Size {
   std::int64_t batches = 0, sequences = 0;  // sequences: of the largest batch
   std::int64_t steps = 0;                   // T of the longest
   std::int64_t tokens = 0, volume = 0;      // valid tokens, and with padding
+  std::int64_t bucketed_volume = 0;         // with padding, bucketed
 
   double padding() const { return 1.0 - 1.0 / bound(); }
   /// The largest speed-up that leaving out padding can give.

@@ -31,9 +31,7 @@ void print(const std::string& text) {
   std::fflush(stdout);
 }
 
-bool wants(const Options& options, const char* peer) {
-  return std::find(options.peers.begin(), options.peers.end(), peer) != options.peers.end();
-}
+bool wants(const Options& options, const char* peer) { return options.wants_peer(peer); }
 
 class DeviceBench {
  public:

@@ -6,6 +6,8 @@ usage: onnxruntime_cpu.py THREADS
 Needs the packages onnxruntime and onnx.
 """
 
+import os
+
 import line_server
 
 # PyTorch's gates, in the order of the ONNX operators: LSTM i o f c, GRU z r h.
@@ -13,6 +15,7 @@ ORDER = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}
 
 
 def start(threads):
+    cpus = sorted(os.sched_getaffinity(0))
     import numpy
     import onnx
     import onnxruntime
@@ -22,6 +25,11 @@ def start(threads):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
+    # A BLAS of numpy's that uses OpenMP has bound this thread to a CPU, which others would inherit.
+    os.sched_setaffinity(0, cpus[:1] if threads <= len(cpus) else cpus)
+    if 1 < threads <= len(cpus):
+        options.add_session_config_entry("session.intra_op_thread_affinities",
+                                         ";".join(str(cpu + 1) for cpu in cpus[1:threads]))
 
     def model(tensors, cell, x, with_lengths):
         count = max(int(name.split("_l")[1].split("_")[0]) for name in tensors) + 1

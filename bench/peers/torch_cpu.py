@@ -4,9 +4,17 @@
 usage: torch_cpu.py THREADS
 """
 
+import os
 import warnings
 
 import line_server
+
+
+def blas():
+    """The BLAS that the process has loaded: it decides how fast PyTorch is."""
+    names = {os.path.basename(os.path.dirname(line.split()[-1])) if "openblas" in line else "reference BLAS"
+             for line in open("/proc/self/maps", encoding="utf-8") if "libblas.so" in line}
+    return ", ".join(sorted(names)) or "its own BLAS"
 
 
 def start(threads):
@@ -30,7 +38,7 @@ def start(threads):
         return {"packed": (lambda: layer(packed), lambda: unpacked(layer(packed)[0])[0].numpy()),
                 "padded": (lambda: layer(x), lambda: layer(x)[0].numpy())}
 
-    return f"PyTorch {torch.__version__}", load
+    return f"PyTorch {torch.__version__} ({blas()})", load
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <ctime>
 #include <fstream>
 #include <packrnn/layers/safetensors.hpp>
@@ -44,7 +46,9 @@ std::vector<float> read_floats(const std::string& file, std::size_t count) {
 }  // namespace
 
 RaceBatch::RaceBatch(Context& context, const RaceWorkload& workload, const std::string& cell)
-    : context_(context), layer_(make_layer(workload, cell)) {
+    : context_(context),
+      layer_(make_layer(workload, cell)),
+      stored_(make_layer(workload, cell, WeightStorage::bf16)) {
   const Lengths lengths(workload.lengths);
   padded_ =
       Tensor::empty({workload.steps(), std::ssize(workload.lengths), workload.input}, Dtype::f32);
@@ -69,7 +73,17 @@ std::vector<Contestant> RaceBatch::ours() {
   const auto padded = [this](int passes) {
     return timed(passes, [this] { layer_.forward(context_, padded_.view()); });
   };
-  return {{"packrnn", "packed", packed, "reference"}, {"packrnn", "padded", padded, "-"}};
+  const auto stored = [this](int passes) {
+    return timed(passes, [this] { stored_.forward(context_, packed_); });
+  };
+  const Tensor y = context_.to_host(stored_.forward(context_, packed_).output.data());
+  double largest = 0;
+  for (std::int64_t i = 0; i < y.shape().elements(); ++i)
+    largest = std::max<double>(
+        largest, std::abs(y.view().data<float>()[i] - expected_.view().data<float>()[i]));
+  return {{"packrnn", "packed", packed, "reference"},
+          {"packrnn", "padded", padded, "-"},
+          {"packrnn", kStored, stored, fmt::format("{:.1e}", largest)}};
 }
 
 std::string RaceBatch::agreement(const std::filesystem::path& output) const {

@@ -21,7 +21,8 @@ class RaceBatch {
 
   /// Parameters, x [T, N, I] and lengths [N], for other engines (safetensors).
   void save(const std::filesystem::path& file) const;
-  /// Packed, and padded as if all sequences were as long as the longest. They use this batch.
+  /// Packed; padded as if all sequences were as long as the longest; packed by a layer that keeps
+  /// its weights in bf16. They use this batch.
   std::vector<Contestant> ours();
   /// Of another engine's y [T, N, D*H], float32 as raw bytes, with ours where there are tokens:
   /// "bits", the largest difference, or "WRONG: ...". Throws FileError.
@@ -29,7 +30,7 @@ class RaceBatch {
 
  private:
   Context& context_;
-  Recurrent layer_;
+  Recurrent layer_, stored_;
   Tensor padded_;
   PackedSequence packed_;
   Tensor expected_;  // [total, D*H]

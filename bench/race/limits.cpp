@@ -55,7 +55,6 @@ HWY_AFTER_NAMESPACE();
 #include <atomic>
 #include <chrono>
 #include <functional>
-#include <packrnn/runtime/thread_pool.hpp>
 
 namespace packrnn::bench {
 namespace {
@@ -91,11 +90,11 @@ double MachineLimits::bandwidth(double bytes) const {
   return bandwidths.back().rate;
 }
 
-MachineLimits measure_limits(int threads) {
+MachineLimits measure_limits(ThreadPool& pool) {
+  const int threads = pool.size();
   MachineLimits limits;
   limits.threads = threads;
   limits.lanes = HWY_DYNAMIC_DISPATCH(Lanes)();
-  ThreadPool pool(threads, true);
 
   constexpr std::int64_t kTurns = 2'000'000;
   const double multiply =

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <packrnn/runtime/thread_pool.hpp>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,8 @@ struct MachineLimits {
   double bandwidth(double bytes) const;
 };
 
-/// A second or so on `threads` threads, each on its own CPU.
-MachineLimits measure_limits(int threads);
+/// A second or so on all threads of the pool, each of which has a CPU of its own.
+MachineLimits measure_limits(ThreadPool& pool);
 
 /// Seconds that the input product takes at the peak, plus for every step the larger of its live
 /// rows at the peak and of reading the recurrent weights, plus the cells: 45 clocks for a vector of

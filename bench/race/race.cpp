@@ -21,8 +21,8 @@
 #include "bench/machine.hpp"
 #include "bench/progress.hpp"
 #include "bench/race/batch.hpp"
-#include "bench/race/peer.hpp"
 #include "bench/race/results.hpp"
+#include "bench/race/rounds.hpp"
 #include "bench/report.hpp"
 #include "bench/temporary_folder.hpp"
 
@@ -30,7 +30,6 @@ namespace packrnn::bench {
 namespace {
 
 constexpr int kFailed = 1, kUsage = 2, kInterrupted = 130;
-constexpr double kRunSeconds = 0.04;  // of one run, at least: short passes are repeated
 
 struct RaceOptions {
   int threads = 1;
@@ -39,87 +38,11 @@ struct RaceOptions {
   std::string json_file = PACKRNN_RESULTS_DIR "/race.json";
 };
 
-struct NamedPeer {
-  std::string name;
-  std::unique_ptr<Peer> peer;
-};
-
-/// The first Python that has the engine.
-std::unique_ptr<Peer> python_peer(const char* script, int threads) {
-  const std::string file = std::string(PACKRNN_SOURCE_DIR "/bench/peers/") + script;
-  const char* chosen = std::getenv("PACKRNN_PYTHON");
-  std::unique_ptr<Peer> peer;
-  for (const char* python : {chosen ? chosen : "python3", "/usr/bin/python3"}) {
-    peer = std::make_unique<Peer>(std::vector<std::string>{python, "-B", file}, threads);
-    if (peer->absent().empty()) break;
-  }
-  return peer;
-}
-
-std::vector<NamedPeer> start_peers(const RaceOptions& options) {
-  std::vector<NamedPeer> peers;
-  for (const std::string& name : options.peers) {
-    NamedPeer peer{name, nullptr};
-    if (name == "torch") peer.peer = python_peer("torch_cpu.py", options.threads);
-    if (name == "onnxruntime") peer.peer = python_peer("onnxruntime_cpu.py", options.threads);
-    if (name == "onednn")
-      peer.peer =
-          std::make_unique<Peer>(std::vector<std::string>{PACKRNN_ONEDNN_PEER}, options.threads);
-    if (peer.peer) peers.push_back(std::move(peer));
-  }
-  return peers;
-}
-
-/// Adds what the peers offer for this batch, each result compared with ours. Padded layers that run
-/// backwards begin in the padding: their results are others, and they count for time only.
-void add_peers(std::vector<NamedPeer>& peers, const RaceBatch& batch, const RaceWorkload& workload,
-               const std::string& cell, const std::filesystem::path& folder,
-               std::vector<Contestant>& contestants) {
-  const std::string file = folder / "batch.safetensors", output = folder / "output";
-  batch.save(file);
-  for (NamedPeer& named : peers) {
-    Peer& peer = *named.peer;
-    if (!peer.absent().empty()) continue;
-    try {
-      for (const std::string& variant : peer.load(file, cell)) {
-        std::string agreement = "not comparable";
-        if (!workload.bidirectional || variant != "padded") {
-          peer.output(variant, output);
-          agreement = batch.agreement(output);
-          if (agreement.starts_with("WRONG"))
-            throw FileError(fmt::format("{} {}: {}", named.name, variant, agreement));
-        }
-        contestants.push_back({named.name, variant,
-                               [&peer, variant](int passes) { return peer.run(variant, passes); },
-                               agreement});
-      }
-    } catch (const FileError& error) {
-      fmt::print(stderr, "{} {} {}: {}\n", workload.name, cell, named.name, error.what());
-    }
-  }
-}
-
-/// One pass of each to see how long it takes, then the rounds; each begins with another contestant.
-void run_rounds(std::vector<Contestant>& contestants, const RaceOptions& options,
-                Progress& progress) {
-  for (Contestant& c : contestants)
-    c.passes = std::clamp(static_cast<int>(kRunSeconds / std::max(1e-6, c.run(1).wall)), 1, 1000);
-  const std::size_t count = contestants.size();
-  for (int round = 0; round < options.rounds && !interrupted(); ++round) {
-    for (std::size_t i = 0; i < count; ++i) {
-      Contestant& c = contestants[(i + static_cast<std::size_t>(round)) % count];
-      const Seconds sum = c.run(c.passes);
-      c.samples.push_back({sum.wall / c.passes, sum.cpu / c.passes});
-    }
-    progress.update(static_cast<double>(round + 1) / options.rounds);
-  }
-}
-
 int run(const RaceOptions& options) {
   ResultFile file(options.json_file);
   catch_interrupt();
   if (options.threads == 1) pin_caller();  // the others too: all on the same CPU
-  std::vector<NamedPeer> peers = start_peers(options);
+  std::vector<NamedPeer> peers = start_peers(options.peers, options.threads);
   Context context(Device::cpu(), {.threads = options.threads, .pin_threads = true});
   if (options.threads > 1) pin_caller();
   const Machine machine = describe_machine(context, true);
@@ -133,7 +56,7 @@ int run(const RaceOptions& options) {
                peer.absent().empty() ? peer.engine() : "absent, " + peer.absent());
     engines[named.name] = peer.absent().empty() ? peer.engine() : "absent: " + peer.absent();
   }
-  const MachineLimits limits = measure_limits(options.threads);
+  const MachineLimits limits = measure_limits(context.pool());
   fmt::print(
       "  {:.0f} GFLOP/s, reads {:.0f} GB/s from {} KiB per thread, {:.0f} GB/s from {} MiB\n\n",
       limits.flops / 1e9, limits.bandwidths.front().rate / 1e9,
@@ -157,7 +80,10 @@ int run(const RaceOptions& options) {
       RaceBatch batch(context, workload, cell);
       Result result{workload, cell, batch.ours(), least_seconds(limits, workload, cell)};
       add_peers(peers, batch, workload, cell, folder.path(), result.contestants);
-      run_rounds(result.contestants, options, progress);
+      run_rounds(result.contestants, {.rounds = options.rounds}, [&](double part) {
+        progress.update(part);
+        return !interrupted();
+      });
       progress.clear();
       if (result.contestants[0].samples.empty()) break;
       fmt::print("{}", race_row(result, options.threads));

@@ -25,9 +25,9 @@ double median_of(const Contestant& contestant, int threads) {
   return median(std::move(all));
 }
 
-const Contestant* best_peer(const Result& result, int threads) {
+const Contestant* best_peer(const std::vector<Contestant>& contestants, int threads) {
   const Contestant* best = nullptr;
-  for (const Contestant& c : result.contestants)
+  for (const Contestant& c : contestants)
     if (!c.ours() && !c.samples.empty() &&
         (!best || median_of(c, threads) < median_of(*best, threads)))
       best = &c;
@@ -35,24 +35,29 @@ const Contestant* best_peer(const Result& result, int threads) {
 }
 
 std::string race_head() {
-  return fmt::format("{:<4}{:<6}{:>8}  {:>10} {:>10}  {:<22}{:>10}  {:>6} {:>5}  {:>7} {:>6}\n", "",
-                     "cell", "padding", "packed", "padded", "best other", "", "ratio", "goal",
-                     "padding", "bound");
+  return fmt::format(
+      "{:<4}{:<6}{:>8}  {:>10} {:>10}  {:<22}{:>10}  {:>6} {:>5} {:>7}  {:>7} {:>6}\n", "", "cell",
+      "padding", "packed", "padded", "best other", "", "ratio", "goal", "bf16 w.", "padding",
+      "bound");
 }
 
 std::string race_row(const Result& result, int threads) {
   const auto tokens = static_cast<double>(result.workload.tokens());
   const auto rate = [&](const Contestant& c) { return tokens / median_of(c, threads) / 1e3; };
-  const Contestant &packed = result.contestants[0], &padded = result.contestants[1];
-  const Contestant* best = best_peer(result, threads);
+  const Contestant &packed = result.contestants[0], &padded = result.contestants[1],
+                   &stored = result.contestants[2];
+  const Contestant* best = best_peer(result.contestants, threads);
+  const auto ratio = [&](const Contestant& c) {
+    return best ? fmt::format("{:.2f}", rate(c) / rate(*best)) : "-";
+  };
   const double goal = threads == 1 ? result.workload.goal_1 : result.workload.goal_2;
   return fmt::format(
-      "{:<4}{:<6}{:>7.0f}%  {:>10.1f} {:>10.1f}  {:<22}{:>10}  {:>6} {:>5}  {:>7.2f} {:>5.0f}%\n",
+      "{:<4}{:<6}{:>7.0f}%  {:>10.1f} {:>10.1f}  {:<22}{:>10}  {:>6} {:>5} {:>7}  {:>7.2f} "
+      "{:>5.0f}%\n",
       result.workload.name, result.cell, 100.0 * result.workload.padding(), rate(packed),
       rate(padded), best ? best->name() : "none", best ? fmt::format("{:.1f}", rate(*best)) : "-",
-      best ? fmt::format("{:.2f}", rate(packed) / rate(*best)) : "-",
-      threads <= 2 ? fmt::format("{:.2f}", goal) : "-", rate(packed) / rate(padded),
-      100.0 * result.bound / median_of(packed, threads));
+      ratio(packed), threads <= 2 ? fmt::format("{:.2f}", goal) : "-", ratio(stored),
+      rate(packed) / rate(padded), 100.0 * result.bound / median_of(packed, threads));
 }
 
 std::string race_foot(const std::vector<Result>& results, int threads) {
@@ -60,7 +65,7 @@ std::string race_foot(const std::vector<Result>& results, int threads) {
   for (const char* cell : {"lstm", "gru"}) {
     std::vector<double> ratios, parts;
     for (const Result& result : results) {
-      const Contestant* best = best_peer(result, threads);
+      const Contestant* best = best_peer(result.contestants, threads);
       if (result.cell != cell || !best) continue;
       const double packed = median_of(result.contestants[0], threads);
       ratios.push_back(median_of(*best, threads) / packed);
@@ -72,25 +77,21 @@ std::string race_foot(const std::vector<Result>& results, int threads) {
                       cell, geometric_mean(ratios), 100.0 * geometric_mean(parts));
   }
   return text +
-         "Thousands of tokens per second, medians; ratio: packed to the best other engine; "
-         "padding: "
-         "packed to padded,\nboth ours; bound: of what the machine's arithmetic and bandwidth "
-         "allow "
-         "(docs/benchmarks.md).\n";
+         "Thousands of tokens per second, medians; ratio: packed to the best other engine; bf16 "
+         "w.: the same\nwith our weights stored as bf16; padding: packed to padded, both ours; "
+         "bound: of what the machine's\narithmetic and bandwidth allow (docs/benchmarks.md).\n";
+}
+
+nlohmann::json json_of(const Contestant& c) {
+  nlohmann::json wall = nlohmann::json::array(), cpu = nlohmann::json::array();
+  for (const Seconds& sample : c.samples) wall.push_back(sample.wall), cpu.push_back(sample.cpu);
+  return {{"engine", c.engine}, {"variant", c.variant}, {"agreement", c.agreement},
+          {"passes", c.passes}, {"wall_s", wall},       {"cpu_s", cpu}};
 }
 
 nlohmann::json json_of(const Result& result) {
   nlohmann::json contestants = nlohmann::json::array();
-  for (const Contestant& c : result.contestants) {
-    nlohmann::json wall = nlohmann::json::array(), cpu = nlohmann::json::array();
-    for (const Seconds& sample : c.samples) wall.push_back(sample.wall), cpu.push_back(sample.cpu);
-    contestants.push_back({{"engine", c.engine},
-                           {"variant", c.variant},
-                           {"agreement", c.agreement},
-                           {"passes", c.passes},
-                           {"wall_s", wall},
-                           {"cpu_s", cpu}});
-  }
+  for (const Contestant& c : result.contestants) contestants.push_back(json_of(c));
   const RaceWorkload& w = result.workload;
   return {{"workload", w.name},
           {"what", w.what},

@@ -12,6 +12,9 @@
 
 namespace packrnn::bench {
 
+/// Our variant whose weights are stored as bf16.
+inline constexpr const char* kStored = "packed bf16 weights";
+
 /// One way of running the batch that is loaded.
 struct Contestant {
   std::string engine, variant;
@@ -27,7 +30,7 @@ struct Contestant {
 struct Result {
   RaceWorkload workload;
   std::string cell;
-  std::vector<Contestant> contestants;  // the first is ours, packed
+  std::vector<Contestant> contestants;  // the first three are ours: see RaceBatch::ours()
   double bound = 0;                     // seconds
 };
 
@@ -35,13 +38,14 @@ struct Result {
 /// wait for each other, and what counts is the clock.
 double median_of(const Contestant& contestant, int threads);
 /// The fastest that is not ours; null if there is none.
-const Contestant* best_peer(const Result& result, int threads);
+const Contestant* best_peer(const std::vector<Contestant>& contestants, int threads);
 
 std::string race_head();
 std::string race_row(const Result& result, int threads);
 /// Geometric means, and what the columns mean.
 std::string race_foot(const std::vector<Result>& results, int threads);
 
+nlohmann::json json_of(const Contestant& contestant);
 nlohmann::json json_of(const Result& result);
 nlohmann::json json_of(const MachineLimits& limits);
 

@@ -57,12 +57,13 @@ std::vector<RaceWorkload> race_workloads() {
           {"W9", "one stream, large", 1024, 1024, 1, false, one, 1.05, 1.2}};
 }
 
-Recurrent make_layer(const RaceWorkload& workload, const std::string& cell) {
+Recurrent make_layer(const RaceWorkload& workload, const std::string& cell, WeightStorage storage) {
   const auto with = [&](auto layer) {
     layer.input_size = workload.input;
     layer.hidden_size = workload.hidden;
     layer.num_layers = workload.layers;
     layer.bidirectional = workload.bidirectional;
+    layer.weight_storage = storage;
     layer.seed = 1;
     return layer;
   };

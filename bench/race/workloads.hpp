@@ -27,7 +27,8 @@ struct RaceWorkload {
 /// W1 to W9.
 std::vector<RaceWorkload> race_workloads();
 
-/// `cell`: "lstm" or "gru".
-Recurrent make_layer(const RaceWorkload& workload, const std::string& cell);
+/// `cell`: "lstm" or "gru". The parameters are the same however they are stored.
+Recurrent make_layer(const RaceWorkload& workload, const std::string& cell,
+                     WeightStorage storage = WeightStorage::full);
 
 }  // namespace packrnn::bench

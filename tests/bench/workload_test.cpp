@@ -1,6 +1,7 @@
 #include "bench/workload.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <packrnn/layers/gru.hpp>
 #include <packrnn/layers/lstm.hpp>
@@ -16,7 +17,7 @@ namespace packrnn::bench {
 namespace {
 
 Workload small_workload(Context& context) {
-  return make_workload(context, mix_of("small", {3, 7, 1, 0, 4}, 5, 5), 5, 2, 0, 1);
+  return make_workload(context, mix_of("small", {3, 7, 1, 0, 4}, 5, 5), 2, 0, {.batch = 5});
 }
 
 /// The test's own packing: padding is zero and the rest is equal.
@@ -51,9 +52,31 @@ TEST_CASE("a mix becomes batches that are equal packed and padded") {
   CHECK(size.steps == 7);
   CHECK(size.tokens == 30);
   CHECK(size.volume == 70);
+  CHECK(size.bucketed_volume == 5 * 7 + 3 * 3);  // 7 7 4 4 3 | 3 1 1, the empty ones left out
   CHECK_THAT(size.padding(), Catch::Matchers::WithinAbs(4.0 / 7.0, 1e-12));
-  CHECK_THROWS_AS(make_workload(context, mix_of("none", {0, 0}, 5, 5), 5, 1, 0, 1),
+  CHECK_THROWS_AS(make_workload(context, mix_of("none", {0, 0}, 5, 5), 1, 0, {.batch = 5}),
                   InvalidArgument);
+}
+
+TEST_CASE("bucketed batches hold every sequence once, the longest first") {
+  Context context(Device::cpu(), {.threads = 1});
+  const Workload workload = make_workload(context, mix_of("two", {2, 1, 3}, 1, 3), 2, 0,
+                                          {.batch = 3, .dtype = Dtype::f64});
+  REQUIRE(workload.bucketed.size() == 2);
+  std::multiset<double> before, after;
+  for (const Batch& batch : workload.batches) {
+    const auto values = batch.packed.data().values<double>();
+    before.insert(values.begin(), values.end());
+  }
+  std::int64_t longest = 3;
+  for (const Tensor& batch : workload.bucketed) {
+    CHECK(batch.size(0) == longest);  // 3 3 2 | 2 1 1
+    longest = 2;
+    for (const double value : batch.values<double>())
+      if (value != 0.0) after.insert(value);
+  }
+  CHECK(before == after);
+  CHECK(make_workload(context, mix_of("one", {2, 1}, 1, 2), 1, 0, {.batch = 2}).bucketed.empty());
 }
 
 TEST_CASE("recordings are shuffled, each comes once, and the last batch may be smaller") {
@@ -64,7 +87,7 @@ TEST_CASE("recordings are shuffled, each comes once, and the last batch may be s
   }
   Context context(Device::cpu(), {.threads = 1});
   const auto lengths = [&](std::uint64_t seed) {
-    const Workload workload = make_workload(context, data, 3, seed);
+    const Workload workload = make_workload(context, data, {.batch = 3, .seed = seed});
     std::vector<std::vector<std::int64_t>> all;
     for (const Batch& batch : workload.batches) {
       check_batch(batch, 12);
@@ -110,6 +133,7 @@ TEST_CASE("measuring ends by itself or when told to, with as many samples of eac
         measure(context, lstm, workload, limits, [&](double) { return asked++ < stop_after; });
     CHECK(timings.padded.seconds.size() == timings.packed.seconds.size());
     CHECK(timings.packing.seconds.size() == timings.packed.seconds.size());
+    CHECK(timings.bucketed.seconds.size() == timings.packed.seconds.size());
     return timings;
   };
   const Timings few = run({.seconds = 1e-9, .min_repetitions = 3}, 1000);
@@ -130,11 +154,15 @@ TEST_CASE("the median of an even number of samples lies between") {
 TEST_CASE("speed-ups are those of neighbours, so that a slow phase of the machine cancels") {
   Timings timings{.packed = {{1.0, 10.0, 1.0, 10.0, 10.0}},
                   .padded = {{2.0, 20.0, 2.0, 20.0, 30.0}},
-                  .packing = {{1.0, 0.0, 1.0, 10.0, 5.0}}};
+                  .packing = {{1.0, 0.0, 1.0, 10.0, 5.0}},
+                  .bucketed = {}};
   CHECK(timings.speed_up() == 2.0);
   CHECK(timings.speed_up_with_packing() == 1.0);
   timings.packed.seconds = {1.0, 10.0, 1.0, 10.0, 1.0};
   CHECK(timings.speed_up() == 2.0);
+  CHECK(std::isnan(timings.speed_up_over_bucketed()));
+  timings.bucketed.seconds = {3.0, 30.0, 3.0, 10.0, 1.0};
+  CHECK(timings.speed_up_over_bucketed() == 3.0);
 }
 
 }  // namespace
