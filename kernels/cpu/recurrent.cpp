@@ -59,7 +59,8 @@ void forward(Context& context, const RecurrentShape& shape, const PackedLayout& 
   const auto count = static_cast<std::int64_t>(directions.size());
   const std::int64_t live = layout.steps() > 0 ? layout.batch_sizes()[0] : 0;
   const int threads = std::max(team, 1);
-  constexpr std::int64_t kChunkRows = 96;  // the gates of a chunk should stay in L2
+  // The gates of a chunk should stay in L2, and their memory should not grow with the batch.
+  constexpr std::int64_t kChunkRows = 96, kGateRows = 256;
 
   Workspace::Scope scratch(context.workspace());
   const auto rows = [&](std::int64_t width) {
@@ -72,7 +73,7 @@ void forward(Context& context, const RecurrentShape& shape, const PackedLayout& 
   for (std::int64_t i = 0; i < count; ++i) {
     const RecurrentDirection& d = directions[static_cast<std::size_t>(i)];
     const bool before = shape.cell == Cell::gru_reset_before;
-    const std::int64_t chunk = std::max(kChunkRows, live);
+    const std::int64_t gate_rows = std::clamp(live, kChunkRows, kGateRows);
     Job<T> job{
         .shape = shape,
         .map = map,
@@ -90,9 +91,10 @@ void forward(Context& context, const RecurrentShape& shape, const PackedLayout& 
         .c = shape.cell == Cell::lstm ? rows(map.units) : Rows<T>{},
         .hidden = before || shape.projection > 0 ? rows(map.units) : Rows<T>{},
         .z = before ? rows(map.units) : Rows<T>{},
-        .gates = {scratch.take<T>(chunk * map.columns).data(),
-                  scratch.take<T>(chunk * map.columns).data()},
-        .chunk_rows = chunk,
+        .gates = {scratch.take<T>(gate_rows * map.columns).data(),
+                  scratch.take<T>(gate_rows * map.columns).data()},
+        .chunk_rows = kChunkRows,
+        .gate_rows = gate_rows,
         .by_rows_from = cpu::rows_per_thread(shape) * threads,
         .team = threads,
         .barrier = &barriers[i]};

@@ -38,7 +38,8 @@ struct Job {
   Rows<T> c;                  // LSTM
   Rows<T> hidden, z;          // unprojected h; or r h and z of a GRU that resets before
   T* gates[2];                // input products of a chunk of steps, in turns
-  std::int64_t chunk_rows;    // rows of a chunk, unless a single step has more
+  std::int64_t chunk_rows;    // up to which steps share a chunk
+  std::int64_t gate_rows;     // most rows of a chunk
   std::int64_t by_rows_from;  // live rows from which the team splits rows
   int team;
   Barrier* barrier;
@@ -247,14 +248,18 @@ HWY_NOINLINE void run(const Job<T>& job, int part) {
   load_states(job, part);
   job.wait();
   bool was_by_rows = false;
-  int turn = 0;  // of the gate buffers
-  for (std::int64_t q = 0; q < steps; turn ^= 1) {
-    std::int64_t chunk_end = q, rows = 0;
-    while (chunk_end < steps &&
-           (rows == 0 || rows + job.rows_at(job.step_at(chunk_end)) <= job.chunk_rows))
+  int turn = 0;           // of the gate buffers
+  std::int64_t q = 0;     // steps that are done
+  std::int64_t done = 0;  // rows of the next: one of many rows takes several chunks
+  for (; q < steps; turn ^= 1) {
+    const std::int64_t left = job.rows_at(job.step_at(q)) - done;
+    const bool whole = done == 0 && left <= job.gate_rows;
+    std::int64_t chunk_end = q + 1, rows = std::min(left, job.gate_rows);
+    while (whole && chunk_end < steps &&
+           rows + job.rows_at(job.step_at(chunk_end)) <= job.chunk_rows)
       rows += job.rows_at(job.step_at(chunk_end++));
     const std::int64_t base =
-        std::min(job.offset(job.step_at(q)), job.offset(job.step_at(chunk_end - 1)));
+        std::min(job.offset(job.step_at(q)), job.offset(job.step_at(chunk_end - 1))) + done;
     const bool by_rows = job.team > 1 && job.rows_at(job.step_at(q)) >= job.by_rows_from;
 
     T* gates = job.gates[turn];
@@ -267,19 +272,19 @@ HWY_NOINLINE void run(const Job<T>& job, int part) {
     was_by_rows = by_rows;
 
     const std::int64_t first = by_rows ? part : 0, stride = by_rows ? job.team : 1;
-    for (; q < chunk_end; ++q) {
-      const std::int64_t t = job.step_at(q), row = job.offset(t) + first;
-      const Rows<T> h = every(job.h[q & 1], first, stride);
-      const Step<T> s{
-          .rows = std::max<std::int64_t>(0, (job.rows_at(t) - first + stride - 1) / stride),
-          .gates = every(Rows<const T>{gates, job.map.columns}, row - base, stride),
-          .h = {h.data, h.stride},
-          .h_next = every(job.h[(q + 1) & 1], first, stride),
-          .c = every(job.c, first, stride),
-          .hidden = every(job.hidden, first, stride),
-          .z = every(job.z, first, stride),
-          .y = every(job.y, row, stride),
-          .cells = every(job.cells, row, stride)};
+    for (std::int64_t step = q; step < chunk_end; ++step) {
+      const std::int64_t t = job.step_at(step), begin = done + first, row = job.offset(t) + begin;
+      const std::int64_t end = whole ? job.rows_at(t) : done + rows;
+      const Rows<T> h = every(job.h[step & 1], begin, stride);
+      const Step<T> s{.rows = std::max<std::int64_t>(0, (end - begin + stride - 1) / stride),
+                      .gates = every(Rows<const T>{gates, job.map.columns}, row - base, stride),
+                      .h = {h.data, h.stride},
+                      .h_next = every(job.h[(step + 1) & 1], begin, stride),
+                      .c = every(job.c, begin, stride),
+                      .hidden = every(job.hidden, begin, stride),
+                      .z = every(job.z, begin, stride),
+                      .y = every(job.y, row, stride),
+                      .cells = every(job.cells, row, stride)};
       const Range mine = by_rows ? all : own;
       first_phase<T, kCell, kProjected>(job, s, mine.begin, mine.end);
       if constexpr (kTwoPhases) {
@@ -292,6 +297,8 @@ HWY_NOINLINE void run(const Job<T>& job, int part) {
       }
       if (!by_rows) job.wait();
     }
+    q = rows < left ? q : chunk_end;
+    done = rows < left ? done + rows : 0;
   }
 }
 

@@ -161,6 +161,17 @@ TEST_CASE("B36: scratch memory grows with rows, not with the padded volume") {
   CHECK(capacity(lengths) < (on_device() ? padded : padded / 100));
 }
 
+TEST_CASE("the scratch memory of the CPU does not hold the gates of all rows of a step") {
+  if (on_device()) return;
+  const std::int64_t N = 4000, H = 64;
+  const Lstm layer({.input_size = 1, .hidden_size = H});
+  Context context(Device::cpu(), {.threads = 1});
+  (void)layer.forward(context, Tensor::zeros({1, N, 1}, Dtype::f32).view());
+  // h before and after, c; rows are padded by at most two vectors of 64 bytes.
+  const std::int64_t states = 3 * N * (H * 4 + 128), gates = N * 4 * H * 4;
+  CHECK(context.workspace().capacity() < static_cast<std::size_t>(states + gates / 2));
+}
+
 TEST_CASE("a forward call never waits for a GPU") {
   if (!on_device()) PACKRNN_SKIP("there is nothing to wait for on the CPU");
   const Kind kind = GENERATE(from_range(kKinds));

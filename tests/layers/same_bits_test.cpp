@@ -101,6 +101,15 @@ TEST_CASE("C1 the same bits for stacked layers and long sequences") {
   check_in_company(config_of(kind, 5, 33, 2, bidirectional), Dtype::f32, tall());
 }
 
+TEST_CASE("C1 the same bits where a step has more rows than gates are kept for") {
+  const Kind kind = GENERATE(from_range(kKinds));
+  const bool bidirectional = GENERATE(false, true);
+  PACKRNN_ONE_IN(5);
+  if (!on_device())
+    check_in_company(config_of(kind, 2, 5, 1, bidirectional), Dtype::f32,
+                     lengths_with_batch_sizes({600, 513, 512, 300, 257, 256, 97, 40, 3}));
+}
+
 TEST_CASE("C1 the same bits where sums are long enough to be blocked", "[slow]") {
   const Kind kind = GENERATE(from_range(kKinds));
   const Dtype dtype = GENERATE(from_range(layer_dtypes()));
