@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <mutex>
 
 #include "packrnn/kernels/elementwise.hpp"
 #include "packrnn/layers/arguments.hpp"
@@ -16,9 +17,35 @@ struct Recurrent::Packed {
   std::vector<Tensor> panels;
 };
 
+namespace {
+
+/// The layout of dense input, kept for the next call: a stream steps through equal ones, and making
+/// one costs as much as the step of a small layer. Not on a GPU, whose memory it would hold.
+class DenseLayout {
+ public:
+  PackedLayoutPtr get(const Context& context, std::int64_t batch, std::int64_t steps) {
+    const auto make = [&] {
+      return PackedLayout::make(
+          Lengths(std::vector<std::int64_t>(static_cast<std::size_t>(batch), steps)),
+          {.padded_length = steps});
+    };
+    if (context.device() != Device::cpu()) return make();
+    const std::lock_guard lock(mutex_);
+    if (!last_ || last_->batch() != batch || last_->steps() != steps) last_ = make();
+    return last_;
+  }
+
+ private:
+  std::mutex mutex_;
+  PackedLayoutPtr last_;
+};
+
+}  // namespace
+
 struct Recurrent::Impl {
   Parameters parameters;
   Derived<Packed> packed;
+  DenseLayout dense_layout;
 };
 
 namespace {
@@ -288,10 +315,12 @@ DenseOutput Recurrent::forward(Context& context, const TensorView& input,
   expects(T > 0, "input has shape {}: no time steps; a packed batch may hold empty sequences",
           input.shape());
 
-  const Lengths lengths(std::vector<std::int64_t>(static_cast<std::size_t>(N), T));
-  if (batch_first) return forward_padded(context, input, lengths, options);
+  if (batch_first)
+    return forward_padded(context, input,
+                          Lengths(std::vector<std::int64_t>(static_cast<std::size_t>(N), T)),
+                          options);
   // Time-major rows of equal lengths are packed rows already.
-  const PackedLayoutPtr layout = PackedLayout::make(lengths, {.padded_length = T});
+  const PackedLayoutPtr layout = impl_->dense_layout.get(context, N, T);
   DenseOutput result =
       run(context, *layout, input.reshape({T * N, config_.input_size}), options, unbatched);
   const std::int64_t width = directions() * state_size();

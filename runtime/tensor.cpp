@@ -96,9 +96,8 @@ Shape::Shape(std::span<const std::int64_t> extents) {
     none = none || extent == 0;
     if (extent == 0) continue;
     // Zeros are left out, so that no part of a legal shape can overflow either.
-    expects(product <= kMaxInt64 / extent, "shape [{}] has more elements than an int64 can count",
-            fmt::join(extents, ", "));
-    product *= extent;
+    expects(!__builtin_mul_overflow(product, extent, &product),
+            "shape [{}] has more elements than an int64 can count", fmt::join(extents, ", "));
   }
   std::copy(extents.begin(), extents.end(), extents_.begin());
   rank_ = static_cast<int>(extents.size());

@@ -1,9 +1,13 @@
 // The errors that activations-inl.hpp documents, on every instruction set of this CPU.
 #include "tests/kernels/activations.hpp"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -93,6 +97,51 @@ void check_specials() {
 TEST_CASE("sigmoid and tanh keep their documented errors over all magnitudes") {
   check_errors<float, std::uint32_t>(4099);
   check_errors<double, std::uint64_t>(std::uint64_t{1} << 44 | 12345);
+}
+
+TEST_CASE("sigmoid and tanh keep their documented errors for every float of interest", "[slow]") {
+  // From 2^-12, below which tanh is x and sigmoid 1/2 to the last bits, to where both are constant.
+  // Double precision is truth enough: it knows 29 bits more.
+  constexpr std::uint32_t kFirst = (127U - 12) << 23, kEnd = (127U + 7) << 23, kBlock = 1U << 20;
+  const std::uint32_t skip =
+      std::getenv("PACKRNN_ALL_FLOATS") ? 1 : packrnn::tests::full_or_small(11, 61);
+  std::vector<float> x(2 * std::size_t{kBlock}), y(x.size());
+  std::vector<double> sigmoid(x.size()), tanh(x.size());
+  std::map<std::string, std::pair<double, double>> worst;
+  for (std::uint32_t block = kFirst; block < kEnd; block += kBlock * skip) {
+    for (std::uint32_t i = 0; i < kBlock; ++i) {
+      const std::uint32_t bits = block + i;
+      std::memcpy(&x[2 * std::size_t{i}], &bits, sizeof bits);
+      x[2 * std::size_t{i} + 1] = -x[2 * std::size_t{i}];
+    }
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      // Beyond 86 a sigmoid is limited, and tanh has been 1 for long.
+      x[i] = std::clamp(x[i], -86.0F, 86.0F);
+      sigmoid[i] = 1.0 / (1.0 + std::exp(-static_cast<double>(x[i])));
+      tanh[i] = std::tanh(static_cast<double>(x[i]));
+    }
+    const auto errors = [&](const std::vector<double>& truth, double& most) {
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        // An ulp is 2^-23 of the power of two below.
+        const double below =
+            std::bit_cast<double>(std::bit_cast<std::uint64_t>(truth[i]) & 0x7FF0'0000'0000'0000U);
+        most = std::max(most, std::abs(y[i] - truth[i]) / (below * 0x1p-23));
+      }
+    };
+    for_each_cpu_target([&](const std::string& target) {
+      auto& [of_sigmoid, of_tanh] = worst[target];
+      packrnn::kernels::apply_sigmoid(x.data(), y.data(), x.size());
+      errors(sigmoid, of_sigmoid);
+      packrnn::kernels::apply_tanh(x.data(), y.data(), x.size());
+      errors(tanh, of_tanh);
+    });
+  }
+  CHECK_FALSE(worst.empty());
+  for (const auto& [target, errors] : worst) {
+    CAPTURE(target, errors.first, errors.second);
+    CHECK(errors.first <= 3.2);
+    CHECK(errors.second <= 6.6);
+  }
 }
 
 TEST_CASE("sigmoid and tanh of NaN, infinities, zeros and huge values") {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <random>
 
 #include "tests/layers/layer_fixture.hpp"
@@ -108,6 +109,25 @@ TEST_CASE("B64: more than 65,535 steps", "[slow]") {
       CHECK(
           same_bits(whole.output.data().rows(row, row + 1), b.output.data().rows(same, same + 1)));
     }
+  }
+}
+
+TEST_CASE("more gates in a step than 31 bits count", "[slow]") {
+  if (on_device() || !std::getenv("PACKRNN_LARGE_SIZES"))
+    PACKRNN_SKIP("needs a CPU, 16 GiB and a minute: PACKRNN_LARGE_SIZES=1");
+  const std::int64_t H = 1024, N = (std::int64_t{1} << 31) / (4 * H) + 48;
+  const Lstm layer({.input_size = 1, .hidden_size = H});
+  Context context(Device::cpu());
+  Tensor x = Tensor::empty({1, N, 1}, Dtype::f32);
+  Generator generator(1);
+  fill_uniform(generator, x, -1.0, 1.0);
+  const DenseOutput all = layer.forward(context, x.view());
+  const TensorView y = all.output.view().reshape({N, H}), c = all.state.c.view().reshape({N, H});
+  for (const std::int64_t n : {std::int64_t{0}, N / 2, N - 48, N - 1}) {
+    const DenseOutput alone =
+        layer.forward(context, x.view().reshape({N, 1}).rows(n, n + 1).reshape({1, 1, 1}));
+    CHECK(same_bits(y.rows(n, n + 1), alone.output.view().reshape({1, H})));
+    CHECK(same_bits(c.rows(n, n + 1), alone.state.c.view().reshape({1, H})));
   }
 }
 

@@ -1,10 +1,9 @@
 // Every instruction set that this CPU has and the kernels are compiled for, not only the best one:
 // a user's CPU may be another.
 
-#include "tests/layers/targets.hpp"
-
 #include <vector>
 
+#include "tests/kernels/cpu_targets.hpp"
 #include "tests/layers/layer_fixture.hpp"
 
 using namespace packrnn;
@@ -13,7 +12,10 @@ using namespace packrnn::tests;
 TEST_CASE("every instruction set equals the reference and keeps contract C1") {
   const Kind kind = GENERATE(from_range(kKinds));
   const Dtype dtype = GENERATE(Dtype::f32, Dtype::f64);
-  const std::size_t targets = for_every_target([&] {
+  std::size_t targets = 0;
+  for_each_cpu_target([&](const char* target) {
+    CAPTURE(target);
+    ++targets;
     for (const std::int64_t H : {3, 16, 33}) {
       const ref::Config config = config_of(kind, 5, H, 2, true);
       const std::vector<ref::Parameter> parameters = random_parameters(config);

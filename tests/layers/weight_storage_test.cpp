@@ -4,8 +4,8 @@
 #include <cmath>
 #include <string>
 
+#include "tests/kernels/cpu_targets.hpp"
 #include "tests/layers/layer_fixture.hpp"
-#include "tests/layers/targets.hpp"
 
 using namespace packrnn;
 using namespace packrnn::tests;
@@ -29,7 +29,8 @@ std::vector<ref::Parameter> with_rounded_weights(std::vector<ref::Parameter> par
 TEST_CASE("weights stored in 16 bits have the bits of a layer whose weights were rounded before") {
   const Kind kind = GENERATE(from_range(kKinds));
   const WeightStorage storage = GENERATE(WeightStorage::f16, WeightStorage::bf16);
-  for_every_target([&] {
+  for_each_cpu_target([&](const char* target) {
+    CAPTURE(target);
     for (const std::int64_t H : {1, 17}) {
       const ref::Config config = config_of(kind, 5, H, 2, true);
       CAPTURE(describe(config), kernels::name_of(storage));
@@ -53,7 +54,8 @@ TEST_CASE("weights stored in 16 bits have the bits of a layer whose weights were
 TEST_CASE("every instruction set makes f32 of the smallest and largest f16") {
   const ref::Config config = config_of(Kind::rnn_relu, 1, 1);
   for (const double weight : {0x1p-24, 0x1.8p-23, 0x1p-14, 65504.0, 0.0}) {
-    for_every_target([&] {
+    for_each_cpu_target([&](const char* target) {
+      CAPTURE(target);
       const Recurrent layer = make_layer(config, constant_parameters(config, weight),
                                          {.weight_storage = WeightStorage::f16});
       Context context(Device::cpu());
