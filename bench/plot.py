@@ -3,13 +3,14 @@
 
 usage: plot.py packed_vs_padded.json [OUTPUT_WITHOUT_SUFFIX]
 
-Left: valid tokens per second of each mix, packed and padded, and where the bound lies (padded speed
-times padded volume / valid tokens). Right: the speed-up over the fraction of padding. Whiskers reach from
+Left: valid tokens per second of each mix, packed, padded after sorting, and padded, where the bound lies
+(padded speed times padded volume / valid tokens), and the fastest other engine. Right: the speed-up over the fraction of padding. Whiskers reach from
 the slowest to the fastest repetition.
 """
 
 import json
 import pathlib
+import statistics
 import sys
 
 import matplotlib
@@ -22,31 +23,45 @@ matplotlib.rcParams.update({
 import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first)
 import matplotlib.ticker  # noqa: E402
 
-PACKED, PADDED, BOUND = "#1f6f8b", "#c9b79c", "#444444"
+PACKED, PADDED, BUCKETED, OTHER, BOUND = "#1f6f8b", "#c9b79c", "#9a7b4f", "#b5532f", "#444444"
 
 
-def draw_speeds(axes, rows):
-    places = range(len(rows))
-    width = 0.38
-    for side, key, color in ((-1, "packed", PACKED), (1, "padded", PADDED)):
-        rates = [row[f"{key}_tokens_per_s"] / 1e3 for row in rows]
-        slowest = [row["tokens"] / row[key]["max_s"] / 1e3 for row in rows]
-        fastest = [row["tokens"] / row[key]["min_s"] / 1e3 for row in rows]
+def best_other(row, threads):
+    """Tokens per second of the fastest other engine on the first batch, or None."""
+    beside = row.get("beside", {"contestants": []})
+    times = [statistics.median(c["cpu_s" if threads == 1 else "wall_s"])
+             for c in beside["contestants"] if c["engine"] != "packrnn" and c["wall_s"]]
+    return beside["tokens"] / min(times) if times else None
+
+
+def draw_speeds(axes, rows, threads):
+    width = 0.27
+    for side, key, color in ((-1, "packed", PACKED), (0, "bucketed", BUCKETED), (1, "padded", PADDED)):
+        some = [(place, row) for place, row in enumerate(rows) if row.get(key)]
+        rates = [row["tokens"] / row[key]["median_s"] / 1e3 for _, row in some]
+        slowest = [row["tokens"] / row[key]["max_s"] / 1e3 for _, row in some]
+        fastest = [row["tokens"] / row[key]["min_s"] / 1e3 for _, row in some]
         below = [rate - low for rate, low in zip(rates, slowest)]
         above = [high - rate for rate, high in zip(rates, fastest)]
-        axes.bar([p + side * width / 2 for p in places], rates, width, color=color, label=key,
+        axes.bar([place + side * width for place, _ in some], rates, width, color=color,
+                 label="padded after sorting" if key == "bucketed" else key,
                  yerr=(below, above), ecolor="#00000070", capsize=2)
-    for place, row in zip(places, rows):
+    others = [(place, best_other(row, threads)) for place, row in enumerate(rows)]
+    others = [(place, rate) for place, rate in others if rate]
+    if others:
+        axes.plot([place for place, _ in others], [rate / 1e3 for _, rate in others], "D", ms=4, color=OTHER,
+                  label="best other engine")
+    for place, row in enumerate(rows):
         bound = row["padded_tokens_per_s"] * row["bound"] / 1e3
-        axes.plot([place - width, place], [bound, bound], color=BOUND, lw=1.5,
+        axes.plot([place - 1.5 * width, place - width / 2], [bound, bound], color=BOUND, lw=1.5,
                   label="bound" if place == 0 else None)
-        axes.annotate(f"{row['speed_up']:.2f}x", (place - width / 2, 0), xytext=(0, 4),
+        axes.annotate(f"{row['speed_up']:.2f}x", (place - width, 0), xytext=(0, 4),
                       textcoords="offset points", ha="center", va="bottom", rotation=90,
                       color="white", fontsize=8)
-    axes.set_xticks(list(places), [row["name"] for row in rows], rotation=30, ha="right")
+    axes.set_xticks(range(len(rows)), [row["name"] for row in rows], rotation=30, ha="right")
     axes.set_ylabel("valid tokens per second, thousands")
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    axes.legend(frameon=False, ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1.0))
 
 
 def draw_speed_up(axes, rows):
@@ -95,7 +110,7 @@ def main():
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(11, 4.4), layout="constrained", gridspec_kw={"width_ratios": [3, 2]})
     figure.suptitle(title(results), fontsize=9)
-    draw_speeds(left, rows)
+    draw_speeds(left, rows, results["machine"]["threads"])
     draw_speed_up(right, rows)
     for suffix, metadata in ((".svg", {"Date": None}), (".png", None)):
         figure.savefig(target + suffix, dpi=150, metadata=metadata)

@@ -90,6 +90,18 @@ build() {
   fi
 }
 
+# draw SCRIPT ARGUMENT...: pictures by bench/SCRIPT, where a Python has matplotlib.
+draw() {
+  local python script=$root/bench/$1
+  shift
+  for python in python3 /usr/bin/python3; do
+    if "$python" -c 'import matplotlib' 2>/dev/null; then
+      "$python" -B "$script" "$@" | sed 's/^/Wrote /'
+      break
+    fi
+  done
+}
+
 # CUDA is built where there is nvcc.
 configure_release() {
   local cuda=OFF

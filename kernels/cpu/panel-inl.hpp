@@ -41,6 +41,7 @@ inline constexpr int kTileRows = kTileVectors<kWidth> != 3 ? 6
                                                            : 4;
 /// Rows that share one pass over a panel; their results wait in a small buffer for the epilogue.
 inline constexpr int kGroupRows = 48;
+inline constexpr std::int64_t kLine = 64;  // bytes of a cache line
 /// Bytes of a panel read per block of K when there are rows enough to read it again: stays in L1.
 inline constexpr std::int64_t kBlockBytes = 32 * 1024;
 
@@ -96,9 +97,11 @@ HWY_INLINE void add_products(hn::Vec<Tag<T>> (&sum)[kRows][kVectors], Rows<const
 
 /// out[r][v] = init[r][v] + sum over k of a[r][k] * b[k][v], for kRows rows and kVectors vectors;
 /// b advances by `step` elements per k. init may be out. Weights are stored as W.
+/// `soon`: what to bring near meanwhile, a cache line for each k.
 template <int kRows, int kVectors, class T, class W>
 HWY_INLINE void tile(std::int64_t k_count, Rows<const T> a, const W* HWY_RESTRICT b,
-                     std::int64_t step, Rows<const T> init, Rows<T> out) {
+                     std::int64_t step, Rows<const T> init, Rows<T> out,
+                     const std::byte* soon = nullptr) {
   const Tag<T> d;
   constexpr std::int64_t kN = kLanes<T>;
   hn::Vec<Tag<T>> sum[kRows][kVectors];
@@ -108,6 +111,7 @@ HWY_INLINE void tile(std::int64_t k_count, Rows<const T> a, const W* HWY_RESTRIC
     for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::LoadU(d, init[r] + v * kN);
   std::int64_t k = 0;
   for (; k + kPaired<W> <= k_count; k += kPaired<W>, b += kPaired<W> * step) {
+    if (kRows > 2) __builtin_prefetch(soon + k * kLine);
     add_products<0>(sum, a, k, b);
     if constexpr (kPaired<W> == 2) add_products<1>(sum, a, k + 1, b);
   }
@@ -121,12 +125,13 @@ HWY_INLINE void tile(std::int64_t k_count, Rows<const T> a, const W* HWY_RESTRIC
 /// tile() for a row count known at run time, 1 .. kMaxRows.
 template <int kMaxRows, int kVectors, class T, class W>
 HWY_INLINE void tile_rows(std::int64_t rows, std::int64_t k_count, Rows<const T> a, const W* b,
-                          std::int64_t step, Rows<const T> init, Rows<T> out) {
+                          std::int64_t step, Rows<const T> init, Rows<T> out,
+                          const std::byte* soon = nullptr) {
   if constexpr (kMaxRows > 1) {
     if (rows < kMaxRows)
-      return tile_rows<kMaxRows - 1, kVectors>(rows, k_count, a, b, step, init, out);
+      return tile_rows<kMaxRows - 1, kVectors>(rows, k_count, a, b, step, init, out, soon);
   }
-  tile<kMaxRows, kVectors>(k_count, a, b, step, init, out);
+  tile<kMaxRows, kVectors>(k_count, a, b, step, init, out, soon);
 }
 
 /// out[r][columns] = init[r][columns] + a[r] . panel, for any number of rows, over the vectors
@@ -150,13 +155,15 @@ HWY_NOINLINE void panel_product(std::int64_t rows, std::int64_t k_count, Rows<co
   for (std::int64_t k = 0; k < k_count || k == 0; k += block) {
     const std::int64_t terms = std::min(block, k_count - k);
     const Rows<const T> from = k == 0 ? init : Rows<const T>{out.data, out.stride};
+    // The first tile would wait for every line of the block after this one.
+    const auto* soon = reinterpret_cast<const std::byte*>(panel + (k + terms) * kStep);
     for (std::int64_t i = 0; i < tiles; ++i) {  // rows are dealt evenly: no thin last tile
       const std::int64_t first = rows * i / tiles, count = rows * (i + 1) / tiles - first;
-      for (int v = 0; v < kCount; v += kVectors)
+      for (int v = 0; v < kCount; v += kVectors, soon += terms * kLine)
         tile_rows<kRows, kVectors>(count, terms, Rows<const T>{a[first] + k, a.stride},
                                    panel + k * kStep + v * kN * kPaired<W>, kStep,
                                    Rows<const T>{from[first] + v * kN, from.stride},
-                                   Rows<T>{out[first] + v * kN, out.stride});
+                                   Rows<T>{out[first] + v * kN, out.stride}, soon);
     }
   }
 }

@@ -223,6 +223,24 @@ TEST_CASE("layers of 16-bit dtypes exist everywhere, and on the CPU say where th
   }
 }
 
+TEST_CASE("weights stored in 16 bits are for the CPU, and a GPU says what it has instead") {
+  const Lstm layer(
+      {.input_size = 3, .hidden_size = 5, .weight_storage = packrnn::WeightStorage::bf16});
+  Context context;
+  const Tensor x = context.to_device(zeros({2, 2, 3}));
+  std::string message;
+  try {
+    (void)layer.forward(context, x);
+  } catch (const Unsupported& error) {
+    message = error.what();
+  }
+  CAPTURE(message);
+  CHECK(message.empty() == !on_device());
+  if (!on_device()) return;
+  CHECK(message.find("bf16") != std::string::npos);
+  CHECK(message.find("CPU") != std::string::npos);
+}
+
 TEST_CASE("B02: lengths that do not fit the batch are refused") {
   const bool batch_first = GENERATE(false, true);
   const ref::Config config = config_of(Kind::gru, 3, 5);

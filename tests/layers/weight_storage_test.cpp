@@ -102,6 +102,7 @@ TEST_CASE("weights too large for their storage are refused, and so is what has n
   check_refused("too large", [&] { layer.forward(context, x); }, {"w_ih", "65520", "f16"});
   set_parameters(layer, constant_parameters(config, 0.5));
   CHECK_NOTHROW(layer.forward(context, x));
+  CHECK(layer.explain(context, *PackedLayout::make({1})).find("weights f16") != std::string::npos);
   check_refused("double precision",
                 [] {
                   Lstm({.input_size = 1,
