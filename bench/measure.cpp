@@ -54,6 +54,7 @@ Pass run_once(Context& context, const Recurrent& layer, const Workload& workload
 }  // namespace
 
 double median(std::vector<double> values) {
+  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
   std::sort(values.begin(), values.end());
   const std::size_t half = values.size() / 2;
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2.0;

@@ -9,6 +9,7 @@
 
 namespace packrnn::bench {
 
+/// Not a number for no values.
 double median(std::vector<double> values);
 
 /// Seconds of each repetition.

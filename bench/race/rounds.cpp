@@ -81,7 +81,7 @@ void run_rounds(std::vector<Contestant>& contestants, const RoundLimits& limits,
     c.passes =
         std::clamp(static_cast<int>(limits.run_seconds / std::max(1e-6, run(c, 1).wall)), 1, 1000);
   const std::size_t count = contestants.size();
-  for (int round = 0; round < limits.rounds && used() < limits.seconds; ++round) {
+  for (int round = 0; round < limits.rounds && (round == 0 || used() < limits.seconds); ++round) {
     for (std::size_t i = 0; i < count; ++i) {
       Contestant& c = contestants[(i + static_cast<std::size_t>(round)) % count];
       const Seconds sum = run(c, c.passes);

@@ -32,12 +32,12 @@ void add_peers(std::vector<NamedPeer>& peers, const RaceBatch& batch, const Race
 
 struct RoundLimits {
   int rounds = 7;
-  double seconds = std::numeric_limits<double>::infinity();  // no round begins later
+  double seconds = std::numeric_limits<double>::infinity();  // no round but the first begins later
   double run_seconds = 0.04;  // of one run, at least: short passes are repeated
 };
 
-/// In every round each contestant runs once; each round begins with another. After each,
-/// keep_going() is told which part is done; false ends the rounds.
+/// In every round each contestant runs once; each round begins with another, and there is at least
+/// one. After each, keep_going() is told which part is done; false ends the rounds.
 void run_rounds(std::vector<Contestant>& contestants, const RoundLimits& limits,
                 const std::function<bool(double part)>& keep_going);
 

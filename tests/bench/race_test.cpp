@@ -10,6 +10,7 @@
 #include "bench/race/batch.hpp"
 #include "bench/race/peer.hpp"
 #include "bench/race/results.hpp"
+#include "bench/race/rounds.hpp"
 #include "bench/temporary_folder.hpp"
 #include "tests/catch.hpp"
 
@@ -101,6 +102,34 @@ TEST_CASE("a batch hands over its layer and recognises its own output") {
     CHECK(c.ours());
     CHECK(c.run(2).wall > 0);
   }
+}
+
+TEST_CASE("in every round each contestant runs once, and in the first whatever it takes") {
+  std::vector<Contestant> contestants = {contestant("a", "x", {}), contestant("b", "y", {})};
+  std::string order;
+  for (Contestant& c : contestants)
+    c.run = [&order, name = c.engine](int passes) {
+      order += name;
+      return Seconds{0.25 * passes, 0.5 * passes};
+    };
+  int asked = 0;
+  const auto go_on = [&](double) { return ++asked < 100; };
+  run_rounds(contestants, {.rounds = 3, .run_seconds = 1.0}, go_on);
+  CHECK(order ==
+        "ab"
+        "ab"
+        "ba"
+        "ab");  // one pass each to see how long it takes, then the rounds
+  CHECK(contestants[0].passes == 4);
+  CHECK(contestants[1].samples.size() == 3);
+  CHECK(contestants[1].samples[0].cpu == 0.5);
+  CHECK(asked == 3);
+  for (Contestant& c : contestants) c.samples.clear();
+  run_rounds(contestants, {.rounds = 3, .seconds = 0.0}, go_on);
+  CHECK(contestants[0].samples.size() == 1);
+  for (Contestant& c : contestants) c.samples.clear();
+  run_rounds(contestants, {.rounds = 3}, [](double) { return false; });
+  CHECK(contestants[1].samples.size() == 1);
 }
 
 TEST_CASE("the best peer is the fastest by the processor on one thread, by the clock on more") {

@@ -149,6 +149,7 @@ TEST_CASE("measuring ends by itself or when told to, with as many samples of eac
 TEST_CASE("the median of an even number of samples lies between") {
   CHECK(Samples{{3.0, 1.0, 2.0}}.median() == 2.0);
   CHECK(Samples{{4.0, 1.0, 2.0, 3.0}}.median() == 2.5);
+  CHECK(std::isnan(Samples{}.median()));
 }
 
 TEST_CASE("speed-ups are those of neighbours, so that a slow phase of the machine cancels") {
