@@ -30,9 +30,84 @@ Vector<To> convert(const Vector<From>& values) {
   return converted;
 }
 
+// A number that knows how it was made: the parameters, inputs and states are the first numbers on
+// the tape, and every other is a function of at most two before it. With numbers of this kind the
+// loops below are their own gradient.
+class Recorded {
+ public:
+  Recorded() : Recorded(0.0) {}
+  explicit Recorded(double value) : value_(value), place_(record({}, {}, 0.0, 0.0)) {}
+  explicit operator double() const { return value_; }
+  std::size_t place() const { return place_; }
+
+  friend Recorded operator+(const Recorded& a, const Recorded& b) {
+    return {a.value_ + b.value_, a, b, 1.0, 1.0};
+  }
+  friend Recorded operator-(const Recorded& a, const Recorded& b) {
+    return {a.value_ - b.value_, a, b, 1.0, -1.0};
+  }
+  friend Recorded operator*(const Recorded& a, const Recorded& b) {
+    return {a.value_ * b.value_, a, b, b.value_, a.value_};
+  }
+  friend Recorded operator/(const Recorded& a, const Recorded& b) {
+    return {a.value_ / b.value_, a, b, 1.0 / b.value_, -a.value_ / (b.value_ * b.value_)};
+  }
+  friend Recorded operator-(const Recorded& a) { return {-a.value_, a, a, -1.0, 0.0}; }
+  friend bool operator<(const Recorded& a, const Recorded& b) { return a.value_ < b.value_; }
+  friend Recorded exp(const Recorded& a) {
+    const double value = std::exp(a.value_);
+    return {value, a, a, value, 0.0};
+  }
+  friend Recorded tanh(const Recorded& a) {
+    const double value = std::tanh(a.value_);
+    return {value, a, a, 1.0 - value * value, 0.0};
+  }
+  Recorded& operator+=(const Recorded& other) { return *this = *this + other; }
+
+  // Forgets all numbers of this thread.
+  static void forget() { tape().clear(); }
+
+  // d (sum of seeds times the numbers at their places) / d (each number), from the last to the
+  // first.
+  static Vector<double> gradients(Vector<double> seeds) {
+    seeds.resize(tape().size(), 0.0);
+    for (std::size_t n = tape().size(); n-- > 0;) {
+      const Step& made = tape()[n];
+      for (std::size_t k = 0; k < 2; ++k)
+        if (made.slope[k] != 0.0) seeds[made.from[k]] += made.slope[k] * seeds[n];
+    }
+    return seeds;
+  }
+
+ private:
+  struct Step {
+    std::size_t from[2];
+    double slope[2];  // d this / d from
+  };
+
+  Recorded(double value, const Recorded& a, const Recorded& b, double by_a, double by_b)
+      : value_(value), place_(record(a.place_, b.place_, by_a, by_b)) {}
+
+  static Vector<Step>& tape() {
+    thread_local Vector<Step> steps;
+    return steps;
+  }
+  static std::size_t record(std::size_t a, std::size_t b, double by_a, double by_b) {
+    tape().push_back({{a, b}, {by_a, by_b}});
+    return tape().size() - 1;
+  }
+
+  double value_;
+  std::size_t place_;
+};
+
+// Found by the type of their argument: of <cmath>, or of a Recorded number.
+using std::exp;
+using std::tanh;
+
 template <typename Real>
 Real sigmoid(Real a) {
-  return Real(1) / (Real(1) + std::exp(-a));
+  return Real(1) / (Real(1) + exp(-a));
 }
 
 // The parameters of one layer and direction. Absent biases are zeros, so that the cells below need
@@ -83,11 +158,11 @@ void lstm_step(Adder<Real>& add, const CellWeights<Real>& w, std::size_t H, cons
   for (std::size_t u = 0; u < H; ++u) {
     const Real i = sigmoid(preactivation(add, w, 0 * H + u, x, state.h));
     const Real f = sigmoid(preactivation(add, w, 1 * H + u, x, state.h));
-    const Real g = std::tanh(preactivation(add, w, 2 * H + u, x, state.h));
+    const Real g = tanh(preactivation(add, w, 2 * H + u, x, state.h));
     const Real o = sigmoid(preactivation(add, w, 3 * H + u, x, state.h));
     c[u] = f * state.c[u] + i * g;
     add.note(c[u]);
-    h[u] = o * std::tanh(c[u]);
+    h[u] = o * tanh(c[u]);
   }
   if (!w.weight_hr.empty()) {
     Vector<Real> projected(w.weight_hr.size() / H);
@@ -119,7 +194,7 @@ void gru_step(Adder<Real>& add, const CellWeights<Real>& w, std::size_t H, bool 
       a = from_input + r[u] * add(w.bias_hh[row], w.weight_hh, row, state.h);
     }
     add.note(a);
-    h[u] = (Real(1) - z[u]) * std::tanh(a) + z[u] * state.h[u];
+    h[u] = (Real(1) - z[u]) * tanh(a) + z[u] * state.h[u];
   }
   state.h = h;
 }
@@ -134,7 +209,7 @@ void rnn_step(Adder<Real>& add, const CellWeights<Real>& w, std::size_t H, bool 
     if (relu) {
       h[u] = a < Real(0) ? Real(0) : a;
     } else {
-      h[u] = std::tanh(a);
+      h[u] = tanh(a);
     }
   }
   state.h = h;
@@ -176,23 +251,43 @@ void check_parameters(const Config& config, std::span<const Parameter> given) {
   }
 }
 
+// What a run depends on, as numbers of one kind.
+template <typename Real>
+struct Given {
+  std::vector<Vector<Real>> parameters;
+  Vector<Real> x, h0, c0;
+
+  Given(std::span<const Parameter> list, const Sequence& sequence)
+      : x(convert<Real>(sequence.x)),
+        h0(convert<Real>(sequence.h0)),
+        c0(convert<Real>(sequence.c0)) {
+    for (const Parameter& parameter : list) parameters.push_back(convert<Real>(parameter.value));
+  }
+};
+
+template <typename Real>
+struct Outcome {
+  Vector<Real> y, h_n, c_n, cells;
+  double magnitude = 0.0;
+};
+
 template <typename Real>
 std::vector<CellWeights<Real>> sort_by_cell(const Config& config,
-                                            std::span<const Parameter> parameters) {
+                                            const std::vector<Vector<Real>>& parameters) {
   const auto rows = static_cast<std::size_t>(config.gates() * config.hidden_size);
   std::vector<CellWeights<Real>> cells;
   std::size_t next = 0;
   for (std::int64_t n = 0; n < config.num_layers * config.directions(); ++n) {
     CellWeights<Real> w;
-    w.weight_ih = convert<Real>(parameters[next++].value);
-    w.weight_hh = convert<Real>(parameters[next++].value);
+    w.weight_ih = parameters[next++];
+    w.weight_hh = parameters[next++];
     w.bias_ih.assign(rows, Real(0));
     w.bias_hh.assign(rows, Real(0));
     if (config.bias) {
-      w.bias_ih = convert<Real>(parameters[next++].value);
-      w.bias_hh = convert<Real>(parameters[next++].value);
+      w.bias_ih = parameters[next++];
+      w.bias_hh = parameters[next++];
     }
-    if (config.proj_size > 0) w.weight_hr = convert<Real>(parameters[next++].value);
+    if (config.proj_size > 0) w.weight_hr = parameters[next++];
     cells.push_back(w);
   }
   return cells;
@@ -200,42 +295,49 @@ std::vector<CellWeights<Real>> sort_by_cell(const Config& config,
 
 // Row n of a state [L*D, width], or zeros when no state was given.
 template <typename Real>
-Vector<Real> state_row(const std::vector<double>& states, std::size_t n, std::size_t width) {
+Vector<Real> state_row(const Vector<Real>& states, std::size_t n, std::size_t width) {
   Vector<Real> row(width, Real(0));
   if (states.empty()) return row;
-  for (std::size_t u = 0; u < width; ++u) row[u] = static_cast<Real>(states[n * width + u]);
+  for (std::size_t u = 0; u < width; ++u) row[u] = states[n * width + u];
   return row;
 }
 
 template <typename Real>
-void append(std::vector<double>& to, const Vector<Real>& values) {
-  for (Real value : values) to.push_back(static_cast<double>(value));
+void append(Vector<Real>& to, const Vector<Real>& values) {
+  to.insert(to.end(), values.begin(), values.end());
+}
+
+void check(const Config& config, std::span<const Parameter> parameters, const Sequence& sequence) {
+  check_parameters(config, parameters);
+  const auto rows = static_cast<std::size_t>(config.num_layers * config.directions());
+  const auto H = static_cast<std::size_t>(config.hidden_size);
+  require(sequence.x.size() % static_cast<std::size_t>(config.input_size) == 0,
+          "x is not a whole number of steps");
+  require(sequence.h0.empty() ||
+              sequence.h0.size() == rows * static_cast<std::size_t>(config.state_size()),
+          "h0 has the wrong size");
+  require(sequence.c0.empty() || (config.cell == Cell::lstm && sequence.c0.size() == rows * H),
+          "c0 has the wrong size, or the cell has no c");
 }
 
 template <typename Real>
-Result run_as(const Config& config, std::span<const Parameter> parameters,
-              const Sequence& sequence) {
-  check_parameters(config, parameters);
+Outcome<Real> run_as(const Config& config, const Given<Real>& given) {
   const bool lstm = config.cell == Cell::lstm;
   const auto I = static_cast<std::size_t>(config.input_size);
   const auto H = static_cast<std::size_t>(config.hidden_size);
   const auto P = static_cast<std::size_t>(config.state_size());
   const auto L = static_cast<std::size_t>(config.num_layers);
   const auto D = static_cast<std::size_t>(config.directions());
-  require(sequence.x.size() % I == 0, "x is not a whole number of steps");
-  require(sequence.h0.empty() || sequence.h0.size() == L * D * P, "h0 has the wrong size");
-  require(sequence.c0.empty() || (lstm && sequence.c0.size() == L * D * H),
-          "c0 has the wrong size, or the cell has no c");
-  const std::size_t T = sequence.x.size() / I;
+  const std::size_t T = given.x.size() / I;
 
-  const std::vector<CellWeights<Real>> cells = sort_by_cell<Real>(config, parameters);
+  const std::vector<CellWeights<Real>> cells = sort_by_cell<Real>(config, given.parameters);
   Adder<Real> add;
-  Result result;
+  Outcome<Real> result;
 
   std::vector<Vector<Real>> input(T);  // one vector per step
   for (std::size_t t = 0; t < T; ++t) {
     for (std::size_t k = 0; k < I; ++k) {
-      input[t].push_back(static_cast<Real>(sequence.x[t * I + k]));
+      input[t].push_back(given.x[t * I + k]);
     }
   }
 
@@ -244,7 +346,7 @@ Result run_as(const Config& config, std::span<const Parameter> parameters,
     std::vector<Vector<Real>> cell_states(T, Vector<Real>(D * H));
     for (std::size_t direction = 0; direction < D; ++direction) {
       const std::size_t n = layer * D + direction;
-      State<Real> state{state_row<Real>(sequence.h0, n, P), state_row<Real>(sequence.c0, n, H)};
+      State<Real> state{state_row<Real>(given.h0, n, P), state_row<Real>(given.c0, n, H)};
       for (std::size_t s = 0; s < T; ++s) {
         const std::size_t t = direction == 0 ? s : T - 1 - s;
         step(add, config, cells[n], input[t], state);
@@ -262,6 +364,24 @@ Result run_as(const Config& config, std::span<const Parameter> parameters,
   for (const Vector<Real>& row : input) append(result.y, row);
   result.magnitude = add.magnitude;
   return result;
+}
+
+template <typename Real>
+Result plain(const Outcome<Real>& outcome) {
+  return {convert<double>(outcome.y), convert<double>(outcome.h_n), convert<double>(outcome.c_n),
+          convert<double>(outcome.cells), outcome.magnitude};
+}
+
+// Puts each seed at the place of its number.
+void seed(Vector<double>& seeds, const Vector<Recorded>& numbers, const std::vector<double>& by,
+          const char* name) {
+  require(by.empty() || by.size() == numbers.size(),
+          std::string("the gradient of ") + name + " has the wrong size");
+  for (std::size_t n = 0; n < by.size(); ++n) {
+    const std::size_t place = numbers[n].place();
+    if (place >= seeds.size()) seeds.resize(place + 1, 0.0);
+    seeds[place] += by[n];
+  }
 }
 
 }  // namespace
@@ -305,12 +425,37 @@ std::vector<Parameter> parameters(const Config& config) {
 }
 
 Result run(const Config& config, std::span<const Parameter> parameters, const Sequence& sequence) {
-  return run_as<double>(config, parameters, sequence);
+  check(config, parameters, sequence);
+  return plain(run_as(config, Given<double>(parameters, sequence)));
+}
+
+Gradients gradients(const Config& config, std::span<const Parameter> parameters,
+                    const Sequence& sequence, const OutputGradients& by) {
+  check(config, parameters, sequence);
+  Recorded::forget();
+  const Given<Recorded> given(parameters, sequence);
+  const Outcome<Recorded> outcome = run_as(config, given);
+  Vector<double> seeds;
+  seed(seeds, outcome.y, by.y, "y");
+  seed(seeds, outcome.h_n, by.h_n, "h_n");
+  seed(seeds, outcome.c_n, by.c_n, "c_n");
+  const Vector<double> all = Recorded::gradients(std::move(seeds));
+  const auto of = [&](const Vector<Recorded>& numbers) {
+    Vector<double> values;
+    for (const Recorded& number : numbers) values.push_back(all[number.place()]);
+    return values;
+  };
+  Gradients result{{parameters.begin(), parameters.end()}, of(given.x), of(given.h0), of(given.c0)};
+  for (std::size_t p = 0; p < result.parameters.size(); ++p)
+    result.parameters[p].value = of(given.parameters[p]);
+  Recorded::forget();
+  return result;
 }
 
 Result run_in_float(const Config& config, std::span<const Parameter> parameters,
                     const Sequence& sequence) {
-  return run_as<float>(config, parameters, sequence);
+  check(config, parameters, sequence);
+  return plain(run_as(config, Given<float>(parameters, sequence)));
 }
 
 std::vector<double> linear(const std::vector<double>& weight, const std::vector<double>& bias,

@@ -70,6 +70,22 @@ struct Result {
 [[nodiscard]] Result run(const Config& config, std::span<const Parameter> parameters,
                          const Sequence& sequence);
 
+// d loss / d (output), of the shapes of a Result; empty means zeros.
+struct OutputGradients {
+  std::vector<double> y, h_n, c_n;
+};
+
+struct Gradients {
+  std::vector<Parameter> parameters;  // names and shapes as given
+  std::vector<double> x, h0, c0;      // of the sequence's shapes; empty where it has none
+};
+
+// d loss / d (everything that run() depends on), where `by` is d loss / d (its results). The same
+// loops, on numbers that remember how they were made. Throws as run() does, and for a `by` of the
+// wrong size.
+[[nodiscard]] Gradients gradients(const Config& config, std::span<const Parameter> parameters,
+                                  const Sequence& sequence, const OutputGradients& by);
+
 // The same loops in float arithmetic: no oracle, but a model of an honest f32 engine. The test of
 // tolerance.hpp uses it to show that the tolerances are neither too small nor slack.
 [[nodiscard]] Result run_in_float(const Config& config, std::span<const Parameter> parameters,
