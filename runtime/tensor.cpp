@@ -84,22 +84,36 @@ void convert_checked(const TensorView& source, const TensorSpan& target) {
 Shape::Shape(std::initializer_list<std::int64_t> extents)
     : Shape(std::span<const std::int64_t>(extents.begin(), extents.size())) {}
 
+namespace {
+
+/// Why these are no shape. Apart from the constructor, which every call of a layer goes through
+/// dozens of times.
+[[noreturn, gnu::cold]] void refuse_shape(std::span<const std::int64_t> extents) {
+  expects(extents.size() <= Shape::kMaxRank,
+          "a shape has {} dimensions, but at most {} are possible", extents.size(),
+          Shape::kMaxRank);
+  for (std::size_t i = 0; i < extents.size(); ++i)
+    expects(extents[i] >= 0, "extent {} of shape [{}] is {}, but must not be negative", i,
+            fmt::join(extents, ", "), extents[i]);
+  throw InvalidArgument(fmt::format("shape [{}] has more elements than an int64 can count",
+                                    fmt::join(extents, ", ")));
+}
+
+}  // namespace
+
 Shape::Shape(std::span<const std::int64_t> extents) {
-  expects(extents.size() <= kMaxRank, "a shape has {} dimensions, but at most {} are possible",
-          extents.size(), kMaxRank);
+  if (extents.size() > kMaxRank) refuse_shape(extents);
   std::int64_t product = 1;
-  bool none = false;
+  bool none = false, bad = false;
   for (std::size_t i = 0; i < extents.size(); ++i) {
     const std::int64_t extent = extents[i];
-    expects(extent >= 0, "extent {} of shape [{}] is {}, but must not be negative", i,
-            fmt::join(extents, ", "), extent);
+    extents_[i] = extent;
     none = none || extent == 0;
-    if (extent == 0) continue;
     // Zeros are left out, so that no part of a legal shape can overflow either.
-    expects(!__builtin_mul_overflow(product, extent, &product),
-            "shape [{}] has more elements than an int64 can count", fmt::join(extents, ", "));
+    bad = bad || extent < 0 ||
+          __builtin_mul_overflow(product, std::max<std::int64_t>(extent, 1), &product);
   }
-  std::copy(extents.begin(), extents.end(), extents_.begin());
+  if (bad) refuse_shape(extents);
   rank_ = static_cast<int>(extents.size());
   elements_ = none ? 0 : product;
 }
