@@ -118,21 +118,28 @@ struct File {
   return files;
 }
 
-// The two kinds of file. Both throw when the folder holds none, so that a test which loops over
-// them cannot pass by looping over nothing.
-[[nodiscard]] inline std::vector<File> select(const std::filesystem::path& folder, bool packs) {
+// The kinds of file: "" is a layer. All throw when the folder holds none, so that a test which
+// loops over them cannot pass by looping over nothing.
+[[nodiscard]] inline std::vector<File> select(const std::filesystem::path& folder,
+                                              const std::string& kind) {
   std::vector<File> files = read_all(folder);
-  std::erase_if(files, [&](const File& file) { return file.metadata.contains("kind") != packs; });
+  std::erase_if(files, [&](const File& file) {
+    const auto found = file.metadata.find("kind");
+    return (found == file.metadata.end() ? "" : found->second) != kind;
+  });
   if (files.empty()) {
     throw std::runtime_error("no golden files in " + folder.string());
   }
   return files;
 }
 [[nodiscard]] inline std::vector<File> layer_files(const std::filesystem::path& folder) {
-  return select(folder, false);
+  return select(folder, "");
 }
 [[nodiscard]] inline std::vector<File> pack_files(const std::filesystem::path& folder) {
-  return select(folder, true);
+  return select(folder, "pack");
+}
+[[nodiscard]] inline std::vector<File> gradient_files(const std::filesystem::path& folder) {
+  return select(folder, "gradients");
 }
 
 }  // namespace packrnn::golden

@@ -5,9 +5,9 @@ Everything is computed in float64 on the CPU from weights, inputs and states tha
 exactly, so that an engine in either precision can start from the same numbers. The seeds depend
 only on the file's name: adding a case changes no other file.
 
-  make_golden.py [--check] [FOLDER]     default FOLDER: the folder of this script
+  make_golden.py [--check] [--only PREFIX] [FOLDER]     default FOLDER: the folder of this script
 
---check writes nothing and compares with the files already there.
+--only is for files whose names begin so: another CPU may round the others differently. --check writes nothing and compares with the files already there.
 """
 
 import argparse
@@ -201,6 +201,30 @@ def gru_reset_before_case(name, layers, directions, bias):
     return tensors, metadata("gru_reset_before", module, LENGTHS, note)
 
 
+def gradients_case(cell, layers, directions, proj, bias, layer_file):
+    """Of sum(output * by.output) + sum(h_n * by.h_n) + sum(c_n * by.c_n), for a layer_case()."""
+    tensors, about = layer_file
+    module = module_for(cell, layers, directions, proj, bias)
+    module.load_state_dict({name: tensors[name] for name, _ in module.named_parameters()})
+    lengths = tensors["lengths"]
+    x, h0 = tensors["input"].clone().requires_grad_(), tensors["h0"].clone().requires_grad_()
+    c0 = tensors["c0"].clone().requires_grad_() if cell == "lstm" else None
+    packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
+    output, last = module(packed, (h0, c0) if cell == "lstm" else h0)
+    results = {"output": torch.nn.utils.rnn.pad_packed_sequence(output)[0]}
+    results["h_n"], results["c_n"] = last if cell == "lstm" else (last, None)
+    results = {name: value for name, value in results.items() if value is not None}
+    by = {name: formula(lambda j, k=k: torch.sin(0.7 * j + k), *value.shape)
+          for k, (name, value) in enumerate(results.items())}
+    sum((value * by[name]).sum() for name, value in results.items()).backward()
+    content = {f"by.{name}": value for name, value in by.items()}
+    content.update({name: value.grad for name, value in module.named_parameters()})
+    content.update({"input": x.grad, "h0": h0.grad})
+    if cell == "lstm":
+        content["c0"] = c0.grad
+    return content, {**about, "kind": "gradients", "note": "gradients of a layer file"}
+
+
 def pack_case(lengths, trailing, batch_first, enforce_sorted, total_length, padding_value):
     N, T = len(lengths), max(lengths)
     shape = ((N, T) if batch_first else (T, N)) + trailing
@@ -229,7 +253,10 @@ def cases():
                 for proj in [0, PROJ] if cell == "lstm" else [0]:
                     for bias in [True, False]:
                         name = case_name(cell, layers, directions, proj, bias)
-                        yield name, layer_case(name, cell, layers, directions, proj, bias)
+                        case = layer_case(name, cell, layers, directions, proj, bias)
+                        yield name, case
+                        if bias:
+                            yield "gradients_" + name, gradients_case(cell, layers, directions, proj, bias, case)
     for layers, directions, bias in [(1, 1, False), (2, 2, True)]:
         name = case_name("gru_reset_before", layers, directions, 0, bias)
         yield name, gru_reset_before_case(name, layers, directions, bias)
@@ -249,6 +276,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", nargs="?", default=pathlib.Path(__file__).resolve().parent,
                         type=pathlib.Path, metavar="FOLDER")
+    parser.add_argument("--only", default="", metavar="PREFIX", help="only files whose names begin so")
     parser.add_argument("--check", action="store_true",
                         help="write nothing, compare with the files that are there")
     arguments = parser.parse_args()
@@ -256,8 +284,10 @@ def main():
     total, differences, names = 0, [], set()
     for name, (tensors, about) in cases():
         path = arguments.folder / (name + ".safetensors")
-        content = safetensors(tensors, about)
         names.add(path.name)
+        if not name.startswith(arguments.only):
+            continue
+        content = safetensors(tensors, about)
         total += len(content)
         if not arguments.check:
             path.write_bytes(content)

@@ -124,6 +124,53 @@ TEST_CASE("the reference reproduces every layer file") {
   CHECK(worst > 0.0);  // two programs that agree to the last bit everywhere would be one program
 }
 
+TEST_CASE("the reference reproduces every gradient file") {
+  double worst = 0.0;
+  const std::vector<File> files = packrnn::golden::gradient_files(kFolder);
+  CHECK(files.size() == 20);
+  for (const File& expected : files) {
+    INFO(expected.name);
+    const File file = packrnn::golden::read(
+        std::filesystem::path(kFolder) /
+        (expected.name.substr(std::string("gradients_").size()) + ".safetensors"));
+    const Config config = config_of(file);
+    std::vector<Parameter> parameters = packrnn::reference::parameters(config), sums = parameters;
+    for (Parameter& parameter : parameters) parameter.value = file.at(parameter.name).value;
+    const std::vector<std::int64_t> lengths = file.lengths();
+    const auto N = static_cast<std::int64_t>(lengths.size());
+    const std::int64_t T = *std::max_element(lengths.begin(), lengths.end());
+    const std::int64_t rows = config.num_layers * config.directions();
+    const std::int64_t P = config.state_size(), H = config.hidden_size, I = config.input_size;
+    const bool lstm = config.cell == Cell::lstm;
+    const auto of = [&](const File& from, const char* name, std::int64_t width, std::int64_t n,
+                        std::int64_t count) {
+      return column(from.at(name).value, N, width, n, count);
+    };
+    for (std::int64_t n = 0; n < N; ++n) {
+      const std::int64_t length = lengths[static_cast<std::size_t>(n)];
+      const Sequence sequence{of(file, "input", I, n, length), of(file, "h0", P, n, rows),
+                              lstm ? of(file, "c0", H, n, rows) : std::vector<double>{}};
+      const packrnn::reference::Gradients got =
+          gradients(config, parameters, sequence,
+                    {of(expected, "by.output", config.directions() * P, n, length),
+                     of(expected, "by.h_n", P, n, rows),
+                     lstm ? of(expected, "by.c_n", H, n, rows) : std::vector<double>{}});
+      std::vector<double> x = got.x;
+      x.resize(static_cast<std::size_t>(T * I), 0.0);  // no gradient of padding
+      worst = std::max(worst, difference(x, of(expected, "input", I, n, T)));
+      worst = std::max(worst, difference(got.h0, of(expected, "h0", P, n, rows)));
+      if (lstm) worst = std::max(worst, difference(got.c0, of(expected, "c0", H, n, rows)));
+      for (std::size_t p = 0; p < sums.size(); ++p)
+        for (std::size_t j = 0; j < sums[p].value.size(); ++j)
+          sums[p].value[j] += got.parameters[p].value[j];
+    }
+    for (const Parameter& sum : sums)
+      worst = std::max(worst, difference(sum.value, expected.at(sum.name).value));
+    CHECK(worst <= 1e-12);
+  }
+  CHECK(worst > 0.0);
+}
+
 TEST_CASE("the golden inputs are exact in f32, and NaN where they are padding") {
   for (const File& file : packrnn::golden::layer_files(kFolder)) {
     INFO(file.name);
