@@ -7,7 +7,8 @@ only on the file's name: adding a case changes no other file.
 
   make_golden.py [--check] [--only PREFIX] [FOLDER]     default FOLDER: the folder of this script
 
---only is for files whose names begin so: another CPU may round the others differently. --check writes nothing and compares with the files already there.
+--only is for files whose names begin so: another CPU may round the others differently. --check
+writes nothing and compares with the files already there.
 """
 
 import argparse
