@@ -140,6 +140,7 @@ template <int kWidth, int kFirst, int kCount, class T, class W>
 HWY_NOINLINE void panel_product(std::int64_t rows, std::int64_t k_count, Rows<const T> a,
                                 const W* panel, Rows<const T> init, Rows<T> out) {
   constexpr std::int64_t kN = kLanes<T>, kStep = kWidth * kN;
+  if (rows == 0) return;  // the share of a thread may be empty
   panel += kFirst * kN * kPaired<W>;
   if (rows <= 2) {  // too few rows to fill the tile: all vectors at once keep enough chains going
     tile_rows<2, kCount>(rows, k_count, a, panel, kStep, init, out);

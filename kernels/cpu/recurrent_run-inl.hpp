@@ -254,7 +254,8 @@ HWY_NOINLINE void run(const Job<T>& job, int part) {
   for (; q < steps; turn ^= 1) {
     const std::int64_t left = job.rows_at(job.step_at(q)) - done;
     const bool whole = done == 0 && left <= job.gate_rows;
-    std::int64_t chunk_end = q + 1, rows = std::min(left, job.gate_rows);
+    const std::int64_t parts = (left + job.gate_rows - 1) / job.gate_rows;
+    std::int64_t chunk_end = q + 1, rows = (left + parts - 1) / parts;
     while (whole && chunk_end < steps &&
            rows + job.rows_at(job.step_at(chunk_end)) <= job.chunk_rows)
       rows += job.rows_at(job.step_at(chunk_end++));
