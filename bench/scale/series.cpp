@@ -1,6 +1,7 @@
 #include "bench/scale/series.hpp"
 
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <chrono>
@@ -45,6 +46,32 @@ double bound_of(const LengthList& lengths) {
   return static_cast<double>(*std::ranges::max_element(lengths)) *
          static_cast<double>(lengths.size()) / total;
 }
+
+/// Binds the calling thread to the first CPU it may run on, as a Context binds the others, until it
+/// is destroyed: the next Context's threads would inherit that.
+class BoundCaller {
+ public:
+  BoundCaller() {
+    known_ = sched_getaffinity(0, sizeof before_, &before_) == 0;
+    cpu_set_t first;
+    CPU_ZERO(&first);
+    for (int cpu = 0; known_ && cpu < CPU_SETSIZE; ++cpu)
+      if (CPU_ISSET(cpu, &before_)) {
+        CPU_SET(cpu, &first);
+        sched_setaffinity(0, sizeof first, &first);  // a wish
+        break;
+      }
+  }
+  ~BoundCaller() {
+    if (known_) sched_setaffinity(0, sizeof before_, &before_);
+  }
+  BoundCaller(const BoundCaller&) = delete;
+  BoundCaller& operator=(const BoundCaller&) = delete;
+
+ private:
+  cpu_set_t before_;
+  bool known_;
+};
 
 using Clock = std::chrono::steady_clock;
 
@@ -110,6 +137,7 @@ std::vector<ScaleSeries> all_series(int cpus, bool quick) {
 Measured measure_point(const ScalePoint& point, int threads, double seconds) {
   Context context(Device::cpu(),
                   {.threads = point.threads > 0 ? point.threads : threads, .pin_threads = true});
+  const BoundCaller bound;
   const Lstm layer(
       {.input_size = point.input, .hidden_size = point.hidden, .num_layers = point.layers});
   const PackedLayoutPtr layout = PackedLayout::make(Lengths(point.lengths));
