@@ -1,7 +1,6 @@
 #include "bench/machine.hpp"
 
 #include <fmt/chrono.h>
-#include <sched.h>
 #include <sys/utsname.h>
 
 #include <ctime>
@@ -37,20 +36,6 @@ Machine describe_machine(const Context& context, bool pinned) {
           .pinned = pinned,
           .commit = std::string(kCommit),
           .date = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))};
-}
-
-void pin_caller() {
-#ifdef __linux__
-  cpu_set_t allowed, first;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;  // more than CPU_SETSIZE CPUs
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &allowed)) continue;
-    CPU_ZERO(&first);
-    CPU_SET(cpu, &first);
-    sched_setaffinity(0, sizeof first, &first);
-    return;
-  }
-#endif
 }
 
 }  // namespace packrnn::bench

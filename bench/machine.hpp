@@ -20,8 +20,4 @@ struct Machine {
 
 Machine describe_machine(const Context& context, bool pinned);
 
-/// Binds the calling thread to the first CPU it may run on, as Context does with the others.
-/// To be called after the Context is made, whose threads would inherit the binding.
-void pin_caller();
-
 }  // namespace packrnn::bench

@@ -1,18 +1,13 @@
 #include "bench/measure.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <utility>
 
+#include "bench/stopwatch.hpp"
+
 namespace packrnn::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// Adds the time that making the result takes; the result lives on.
 template <class Make>
@@ -51,6 +46,13 @@ Pass run_once(Context& context, const Recurrent& layer, const Workload& workload
   return pass;
 }
 
+template <class Ratio>
+double median_ratio(std::size_t count, Ratio&& ratio) {
+  std::vector<double> ratios;
+  for (std::size_t i = 0; i < count; ++i) ratios.push_back(ratio(i));
+  return median(std::move(ratios));
+}
+
 }  // namespace
 
 double median(std::vector<double> values) {
@@ -64,24 +66,19 @@ double Samples::min() const { return *std::min_element(seconds.begin(), seconds.
 double Samples::max() const { return *std::max_element(seconds.begin(), seconds.end()); }
 
 double Timings::speed_up() const {
-  std::vector<double> ratios;
-  for (std::size_t i = 0; i < packed.seconds.size(); ++i)
-    ratios.push_back(padded.seconds[i] / packed.seconds[i]);
-  return median(std::move(ratios));
+  return median_ratio(packed.seconds.size(),
+                      [&](std::size_t i) { return padded.seconds[i] / packed.seconds[i]; });
 }
 
 double Timings::speed_up_with_packing() const {
-  std::vector<double> ratios;
-  for (std::size_t i = 0; i < packed.seconds.size(); ++i)
-    ratios.push_back(padded.seconds[i] / (packed.seconds[i] + packing.seconds[i]));
-  return median(std::move(ratios));
+  return median_ratio(packed.seconds.size(), [&](std::size_t i) {
+    return padded.seconds[i] / (packed.seconds[i] + packing.seconds[i]);
+  });
 }
 
 double Timings::speed_up_over_bucketed() const {
-  std::vector<double> ratios;
-  for (std::size_t i = 0; i < bucketed.seconds.size(); ++i)
-    ratios.push_back(bucketed.seconds[i] / packed.seconds[i]);
-  return ratios.empty() ? std::numeric_limits<double>::quiet_NaN() : median(std::move(ratios));
+  return median_ratio(bucketed.seconds.size(),
+                      [&](std::size_t i) { return bucketed.seconds[i] / packed.seconds[i]; });
 }
 
 Timings measure(Context& context, const Recurrent& layer, const Workload& workload,

@@ -6,6 +6,7 @@
 #include <packrnn/runtime/error.hpp>
 
 #include "bench/mixes.hpp"
+#include "bench/program.hpp"
 #include "bench/text.hpp"
 
 namespace packrnn::bench {
@@ -122,18 +123,13 @@ Parsed parse_options(int argc, char** argv) {
            {"auto", "step", "persistent", "cluster"})
       ->group(kGpu);
   options.command = command_line(argc, argv);
-  try {
-    app.parse(argc, argv);
-    options.chose_cell = app.count("--cell") > 0;
-    options.chose_hidden = app.count("--hidden") > 0;
-    options.chose_batch = app.count("--batch") > 0;
-    options.chose_dtype = dtype->count() > 0;
-    for (const char* name : {"--math", "--algorithm"})
-      if (app.count(name) > 0) options.gpu_only = name;
-  } catch (const CLI::ParseError& error) {
-    constexpr int kUsage = 2;
-    parsed.exit_status = app.exit(error) == 0 ? 0 : kUsage;
-  }
+  parsed.exit_status = parse_command_line(app, argc, argv);
+  options.chose_cell = app.count("--cell") > 0;
+  options.chose_hidden = app.count("--hidden") > 0;
+  options.chose_batch = app.count("--batch") > 0;
+  options.chose_dtype = dtype->count() > 0;
+  for (const char* name : {"--math", "--algorithm"})
+    if (app.count(name) > 0) options.gpu_only = name;
   return parsed;
 }
 

@@ -10,12 +10,12 @@
 #endif
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <packrnn/layers/gru.hpp>
 #include <packrnn/layers/lstm.hpp>
 #include <packrnn/layers/rnn.hpp>
@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/bound_caller.hpp"
 #include "bench/device/device_bench.hpp"
 #include "bench/interrupt.hpp"
 #include "bench/japanese_vowels.hpp"
@@ -33,6 +34,7 @@
 #include "bench/progress.hpp"
 #include "bench/race/rounds.hpp"
 #include "bench/report.hpp"
+#include "bench/stopwatch.hpp"
 #include "bench/temporary_folder.hpp"
 #include "bench/verify.hpp"
 #include "bench/workload.hpp"
@@ -167,11 +169,10 @@ class PeerRun {
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::ranges::sort(order, {}, [&](std::size_t i) { return rows[i].size.volume; });
     Progress progress(static_cast<int>(rows.size()));
-    const auto start = std::chrono::steady_clock::now();
+    const Clock::time_point start = Clock::now();
     for (const std::size_t i : order) {
-      const std::chrono::duration<double> used = std::chrono::steady_clock::now() - start;
       if (interrupted()) break;
-      if (used.count() > options_.budget()) {
+      if (seconds_since(start) > options_.budget()) {
         fmt::print(stderr, "no time left to measure other engines on {}\n", rows[i].name);
         continue;
       }
@@ -263,7 +264,8 @@ int run(const Options& options) {
   catch_interrupt();
   Context context(device, {.threads = options.threads, .pin_threads = options.pin});
   PeerRun peers(context, options);  // before this thread is bound to a CPU: they inherit that
-  if (options.pin) pin_caller();
+  std::optional<BoundCaller> bound;
+  if (options.pin) bound.emplace();
 
   const Machine machine = describe_machine(context, options.pin);
   print(header_text(machine, options, peers.engines()));

@@ -19,15 +19,18 @@ struct Recurrent::Packed {
 
 namespace {
 
+/// Of dense input.
+Lengths equal_lengths(std::int64_t batch, std::int64_t steps) {
+  return Lengths(std::vector<std::int64_t>(static_cast<std::size_t>(batch), steps));
+}
+
 /// The layout of dense input, kept for the next call: a stream steps through equal ones, and making
 /// one costs as much as the step of a small layer. Not on a GPU, whose memory it would hold.
 class DenseLayout {
  public:
   PackedLayoutPtr get(const Context& context, std::int64_t batch, std::int64_t steps) {
     const auto make = [&] {
-      return PackedLayout::make(
-          Lengths(std::vector<std::int64_t>(static_cast<std::size_t>(batch), steps)),
-          {.padded_length = steps});
+      return PackedLayout::make(equal_lengths(batch, steps), {.padded_length = steps});
     };
     if (context.device() != Device::cpu()) return make();
     const std::lock_guard lock(mutex_);
@@ -315,10 +318,7 @@ DenseOutput Recurrent::forward(Context& context, const TensorView& input,
   expects(T > 0, "input has shape {}: no time steps; a packed batch may hold empty sequences",
           input.shape());
 
-  if (batch_first)
-    return forward_padded(context, input,
-                          Lengths(std::vector<std::int64_t>(static_cast<std::size_t>(N), T)),
-                          options);
+  if (batch_first) return forward_padded(context, input, equal_lengths(N, T), options);
   // Time-major rows of equal lengths are packed rows already.
   const PackedLayoutPtr layout = impl_->dense_layout.get(context, N, T);
   DenseOutput result =

@@ -31,8 +31,6 @@ void print(const std::string& text) {
   std::fflush(stdout);
 }
 
-bool wants(const Options& options, const char* peer) { return options.wants_peer(peer); }
-
 class DeviceBench {
  public:
   DeviceBench(const Options& options, Device device)
@@ -51,7 +49,7 @@ class DeviceBench {
     save();  // a wrong name shows before minutes of measuring
     print(device_header(report_));
     run_problems();
-    if (!interrupted() && wants(options_, "torch")) ask_torch();
+    if (!interrupted() && options_.wants_peer("torch")) ask_torch();
     fit();
     report_.complete = !interrupted() && report_.problems.size() == problems_.size();
     save();
@@ -95,9 +93,9 @@ class DeviceBench {
     }
     report_.constants = named(constants_);
     std::string reason = "not asked for";
-    if (wants(options_, "cudnn")) cudnn_ = open_cudnn(reason);
+    if (options_.wants_peer("cudnn")) cudnn_ = open_cudnn(reason);
     report_.peers["cuDNN"] = cudnn_ ? cudnn_->version() : reason;
-    report_.peers["PyTorch"] = wants(options_, "torch") ? "asked at the end" : "not asked for";
+    report_.peers["PyTorch"] = options_.wants_peer("torch") ? "asked at the end" : "not asked for";
   }
 
   static std::unique_ptr<Cudnn> open_cudnn(std::string& reason) {
@@ -117,7 +115,7 @@ class DeviceBench {
                                                      : kFull;
     return all;
   }
-  double own_share() const { return wants(options_, "torch") ? 0.75 : 1.0; }
+  double own_share() const { return options_.wants_peer("torch") ? 0.75 : 1.0; }
 
   void run_problems() {
     const Clock::time_point start = Clock::now();

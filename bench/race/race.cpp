@@ -13,12 +13,15 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <packrnn/runtime/error.hpp>
 #include <string>
 #include <vector>
 
+#include "bench/bound_caller.hpp"
 #include "bench/interrupt.hpp"
 #include "bench/machine.hpp"
+#include "bench/program.hpp"
 #include "bench/progress.hpp"
 #include "bench/race/batch.hpp"
 #include "bench/race/results.hpp"
@@ -29,7 +32,7 @@
 namespace packrnn::bench {
 namespace {
 
-constexpr int kFailed = 1, kUsage = 2, kInterrupted = 130;
+constexpr int kInterrupted = 130;
 
 struct RaceOptions {
   int threads = 1;
@@ -41,10 +44,11 @@ struct RaceOptions {
 int run(const RaceOptions& options) {
   ResultFile file(options.json_file);
   catch_interrupt();
-  if (options.threads == 1) pin_caller();  // the others too: all on the same CPU
+  std::optional<BoundCaller> bound;
+  if (options.threads == 1) bound.emplace();  // the others too: all on the same CPU
   std::vector<NamedPeer> peers = start_peers(options.peers, options.threads);
   Context context(Device::cpu(), {.threads = options.threads, .pin_threads = true});
-  if (options.threads > 1) pin_caller();
+  if (options.threads > 1) bound.emplace();
   const Machine machine = describe_machine(context, true);
   fmt::print("packrnn {} on {} ({} CPUs), {}, {} thread{}, {} rounds\n", machine.commit,
              machine.cpu, machine.cpus, machine.target, options.threads,
@@ -141,12 +145,7 @@ int parse(int argc, char** argv, RaceOptions& options) {
   app.add_option("--json", options.json_file,
                  "Where results go (default: results/race.json in the build folder)")
       ->type_name("FILE");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kUsage;
-  }
-  return -1;
+  return parse_command_line(app, argc, argv);
 }
 
 }  // namespace
@@ -154,12 +153,9 @@ int parse(int argc, char** argv, RaceOptions& options) {
 
 int main(int argc, char** argv) {
   using namespace packrnn::bench;
-  try {
+  return run_program("packrnn_race", [&] {
     RaceOptions options;
     const int status = parse(argc, argv, options);
     return status >= 0 ? status : run(options);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "packrnn_race: {}\n", error.what());
-  }
-  return kFailed;
+  });
 }

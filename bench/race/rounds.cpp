@@ -9,6 +9,8 @@
 #include <thread>
 #include <utility>
 
+#include "bench/stopwatch.hpp"
+
 namespace packrnn::bench {
 namespace {
 
@@ -68,10 +70,7 @@ void add_peers(std::vector<NamedPeer>& peers, const RaceBatch& batch, const Race
 
 void run_rounds(std::vector<Contestant>& contestants, const RoundLimits& limits,
                 const std::function<bool(double part)>& keep_going) {
-  const auto start = std::chrono::steady_clock::now();
-  const auto used = [&] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  };
+  const Clock::time_point start = Clock::now();
   const auto run = [](Contestant& c, int passes) {
     // Threads of the one before may spin for a while before they sleep.
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -81,7 +80,8 @@ void run_rounds(std::vector<Contestant>& contestants, const RoundLimits& limits,
     c.passes =
         std::clamp(static_cast<int>(limits.run_seconds / std::max(1e-6, run(c, 1).wall)), 1, 1000);
   const std::size_t count = contestants.size();
-  for (int round = 0; round < limits.rounds && (round == 0 || used() < limits.seconds); ++round) {
+  for (int round = 0;
+       round < limits.rounds && (round == 0 || seconds_since(start) < limits.seconds); ++round) {
     for (std::size_t i = 0; i < count; ++i) {
       Contestant& c = contestants[(i + static_cast<std::size_t>(round)) % count];
       const Seconds sum = run(c, c.passes);

@@ -4,17 +4,16 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <numeric>
 #include <packrnn/layers/lstm.hpp>
 #include <packrnn/runtime/thread_pool.hpp>
 #include <thread>
 #include <vector>
 
+#include "bench/stopwatch.hpp"
+
 namespace packrnn::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 /// Threads that read memory until it is destroyed.
 class Load {
@@ -58,10 +57,6 @@ class Stream {
   Tensor x_;
   State state_;
 };
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 constexpr const char* kRow = "{:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9}\n";
 

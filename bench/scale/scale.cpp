@@ -13,6 +13,7 @@
 
 #include "bench/interrupt.hpp"
 #include "bench/machine.hpp"
+#include "bench/program.hpp"
 #include "bench/progress.hpp"
 #include "bench/report.hpp"
 #include "bench/scale/latency.hpp"
@@ -21,7 +22,7 @@
 namespace packrnn::bench {
 namespace {
 
-constexpr int kFailed = 1, kUsage = 2, kInterrupted = 130;
+constexpr int kInterrupted = 130;
 
 struct ScaleOptions {
   int threads = 0;
@@ -139,12 +140,7 @@ int parse(int argc, char** argv, ScaleOptions& options) {
   app.add_option("--json", options.json_file,
                  "Where results go (default: results/scale.json in the build folder)")
       ->type_name("FILE");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kUsage;
-  }
-  return -1;
+  return parse_command_line(app, argc, argv);
 }
 
 }  // namespace
@@ -152,12 +148,9 @@ int parse(int argc, char** argv, ScaleOptions& options) {
 
 int main(int argc, char** argv) {
   using namespace packrnn::bench;
-  try {
+  return run_program("packrnn_scale", [&] {
     ScaleOptions options;
     const int status = parse(argc, argv, options);
     return status >= 0 ? status : run(options);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "packrnn_scale: {}\n", error.what());
-  }
-  return kFailed;
+  });
 }

@@ -1,18 +1,17 @@
 #include "bench/scale/series.hpp"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <numeric>
 #include <packrnn/layers/lstm.hpp>
 #include <packrnn/layers/packing.hpp>
 #include <utility>
 
-#include "bench/machine.hpp"
+#include "bench/bound_caller.hpp"
 #include "bench/measure.hpp"
+#include "bench/stopwatch.hpp"
 
 namespace packrnn::bench {
 namespace {
@@ -45,38 +44,6 @@ double bound_of(const LengthList& lengths) {
   const auto total = static_cast<double>(std::accumulate(lengths.begin(), lengths.end(), 0LL));
   return static_cast<double>(*std::ranges::max_element(lengths)) *
          static_cast<double>(lengths.size()) / total;
-}
-
-/// Binds the calling thread to the first CPU it may run on, as a Context binds the others, until it
-/// is destroyed: the next Context's threads would inherit that.
-class BoundCaller {
- public:
-  BoundCaller() {
-    known_ = sched_getaffinity(0, sizeof before_, &before_) == 0;
-    cpu_set_t first;
-    CPU_ZERO(&first);
-    for (int cpu = 0; known_ && cpu < CPU_SETSIZE; ++cpu)
-      if (CPU_ISSET(cpu, &before_)) {
-        CPU_SET(cpu, &first);
-        sched_setaffinity(0, sizeof first, &first);  // a wish
-        break;
-      }
-  }
-  ~BoundCaller() {
-    if (known_) sched_setaffinity(0, sizeof before_, &before_);
-  }
-  BoundCaller(const BoundCaller&) = delete;
-  BoundCaller& operator=(const BoundCaller&) = delete;
-
- private:
-  cpu_set_t before_;
-  bool known_;
-};
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 template <class Call>

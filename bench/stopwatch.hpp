@@ -1,0 +1,14 @@
+// Seconds by the clock.
+#pragma once
+
+#include <chrono>
+
+namespace packrnn::bench {
+
+using Clock = std::chrono::steady_clock;
+
+inline double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace packrnn::bench
