@@ -1,8 +1,10 @@
 #include "packrnn/kernels/elementwise.hpp"
 
 #include <cstring>
+#include <type_traits>
 
 #include "packrnn/kernels/check.hpp"
+#include "packrnn/kernels/cpu/parallel_for.hpp"
 #include "packrnn/kernels/cuda/elementwise.hpp"
 #include "packrnn/kernels/cuda/pack.hpp"
 #include "packrnn/kernels/cuda/row.hpp"
@@ -43,6 +45,26 @@ void swap_axes(Context& context, const TensorView& source, const TensorSpan& tar
     for (std::int64_t b = 0; b < b_count; ++b)
       std::memcpy(to + (b * a_count + a) * row, from + (a * b_count + b) * row,
                   static_cast<std::size_t>(row));
+}
+
+void add_into(Context& context, const TensorView& part, const TensorSpan& sum) {
+  expects(sum.defined(), "sum is not defined");
+  check_computable("add_into", sum.dtype(), context.device());
+  check("sum", sum, sum.shape(), sum.dtype(), context.device());
+  check("part", part, sum.shape(), sum.dtype(), context.device());
+  if (context.device().type == DeviceType::cuda) throw Unsupported("add_into: not on a GPU yet");
+  const auto add = [&]<class T>(std::type_identity<T>) {
+    const T* from = part.data<T>();
+    T* to = sum.data<T>();
+    cpu::parallel_for(context.pool(), sum.elements(), 3 * std::int64_t{sizeof(T)},
+                      [&](std::int64_t begin, std::int64_t end) {
+                        for (std::int64_t i = begin; i < end; ++i) to[i] += from[i];
+                      });
+  };
+  if (sum.dtype() == Dtype::f32)
+    add(std::type_identity<float>());
+  else
+    add(std::type_identity<double>());
 }
 
 void fill(Context& context, double value, const TensorSpan& target) {

@@ -13,6 +13,10 @@ void convert_elements(Context& context, const TensorView& source, const TensorSp
 /// Assigns target [B, A, ...] from source [A, B, ...] of the same dtype; may not overlap.
 void swap_axes(Context& context, const TensorView& source, const TensorSpan& target);
 
+/// sum += part, element by element; f32 and f64, on a GPU also f16 and bf16 (added in float). Equal
+/// shapes and dtypes; may not overlap.
+void add_into(Context& context, const TensorView& part, const TensorSpan& sum);
+
 /// Assigns `value`, converted as padding values are, to every element.
 void fill(Context& context, double value, const TensorSpan& target);
 

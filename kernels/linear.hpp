@@ -25,4 +25,15 @@ void pack_linear(Context& context, const TensorView& weight, const TensorView& b
 /// one dtype and on the context's device. y may not overlap x. The host does not wait for a GPU.
 void linear(Context& context, const TensorView& x, const TensorView& panels, const TensorSpan& y);
 
+/// Assigns `panels` [linear_panel_elements(device, K, O, dtype)], with which linear() makes
+/// dx [M, K] = dy W out of dy [M, O]: the packed form of the transpose of weight [O, K], without
+/// bias.
+void pack_linear_backward(Context& context, const TensorView& weight, const TensorSpan& panels);
+
+/// Adds dy^T x to dw [O, K] and the column sums of dy to db [O], from x [M, K] and dy [M, O]. An
+/// undefined one is not wanted. Sums over M run in blocks in a fixed order: the same bits on any
+/// number of threads. dw and db are f32 where x is 16-bit.
+void linear_weight_gradient(Context& context, const TensorView& x, const TensorView& dy,
+                            const TensorSpan& dw, const TensorSpan& db);
+
 }  // namespace packrnn::kernels
