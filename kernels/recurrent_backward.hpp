@@ -14,7 +14,8 @@ namespace packrnn::kernels {
 std::int64_t recurrent_reserve_elements(Device device, const RecurrentShape& shape,
                                         std::int64_t total, bool recompute = false);
 
-/// Elements (of the shape's dtype) of the packed form that a backward multiplies with on this device.
+/// Elements (of the shape's dtype) of the packed form that a backward multiplies with on this
+/// device.
 std::int64_t recurrent_backward_panel_elements(Device device, const RecurrentShape& shape);
 /// Assigns the packed form of `weights` (biases are not read) to `panels`
 /// [recurrent_backward_panel_elements] on the context's device. As pack_recurrent(); storage must

@@ -1,5 +1,6 @@
 #include "packrnn/layers/parameters.hpp"
 
+#include <cstring>
 #include <limits>
 #include <map>
 #include <utility>
@@ -25,27 +26,28 @@ bool ends_with_name(std::string_view text, std::string_view name) {
 
 }  // namespace
 
-Parameters::Parameters(std::vector<Declaration> declarations, Dtype dtype) : dtype_(dtype) {
+Parameters::Parameters(std::vector<Declaration> declarations, Dtype dtype) {
   expects(is_floating(dtype), "dtype of parameters is {}, expected a floating one", name_of(dtype));
   const auto unit = static_cast<std::int64_t>(kAlignment / size_of(dtype));
   std::int64_t size = 0;
-  entries_.reserve(declarations.size());
+  state_->entries.reserve(declarations.size());
   for (Declaration& declaration : declarations) {
     expects(!declaration.name.empty(), "a parameter needs a name");
     expects(!contains(declaration.name), "two parameters are named {}", declaration.name);
     const std::int64_t elements = declaration.shape.elements();
     expects(elements <= std::numeric_limits<std::int64_t>::max() / 16 - size,
             "parameter {} of shape {} is too large", declaration.name, declaration.shape.str());
-    entries_.push_back({std::move(declaration.name), declaration.shape, size});
+    state_->entries.push_back({std::move(declaration.name), declaration.shape, size});
     size += (elements + unit - 1) / unit * unit;
   }
-  flat_ = Tensor::zeros(Shape{size}, dtype);
+  state_->values = Tensor::zeros(Shape{size}, dtype);
+  state_->dtype = dtype;
 }
 
 std::optional<std::size_t> Parameters::find(std::string_view name) const noexcept {
   // Tens of names at most: a search is as fast as a map, and keeps the order.
-  for (std::size_t i = 0; i < entries_.size(); ++i)
-    if (entries_[i].name == name) return i;
+  for (std::size_t i = 0; i < state_->entries.size(); ++i)
+    if (state_->entries[i].name == name) return i;
   return std::nullopt;
 }
 
@@ -53,36 +55,57 @@ std::size_t Parameters::index(std::string_view name) const {
   const std::optional<std::size_t> i = find(name);
   if (!i) {
     std::vector<std::string> names;
-    for (const Entry& entry : entries_) names.push_back(entry.name);
+    for (const Entry& entry : state_->entries) names.push_back(entry.name);
     throw InvalidArgument(
         fmt::format("no parameter is named \"{}\"; there are: {}", name, list(names)));
   }
   return *i;
 }
 
-TensorSpan Parameters::span(const Entry& entry) {
-  return flat_.span()
-      .rows(entry.offset, entry.offset + entry.shape.elements())
-      .reshape(entry.shape);
+TensorView Parameters::part(const TensorView& flat, const Entry& entry) {
+  return flat.rows(entry.offset, entry.offset + entry.shape.elements()).reshape(entry.shape);
 }
 
-TensorView Parameters::view(const Entry& entry) const {
-  return flat_.view()
-      .rows(entry.offset, entry.offset + entry.shape.elements())
-      .reshape(entry.shape);
+TensorSpan Parameters::part(const TensorSpan& flat, const Entry& entry) {
+  return flat.rows(entry.offset, entry.offset + entry.shape.elements()).reshape(entry.shape);
 }
 
-const std::string& Parameters::name(std::int64_t i) const {
+const Parameters::Entry& Parameters::entry(std::int64_t i) const {
   expects(i >= 0 && i < count(), "parameter number {} out of {}", i, count());
-  return entries_[static_cast<std::size_t>(i)].name;
+  return state_->entries[static_cast<std::size_t>(i)];
 }
 
-TensorView Parameters::value(std::int64_t i) const {
-  expects(i >= 0 && i < count(), "parameter number {} out of {}", i, count());
-  return view(entries_[static_cast<std::size_t>(i)]);
+const std::string& Parameters::name(std::int64_t i) const { return entry(i).name; }
+
+TensorView Parameters::value(std::int64_t i) const { return part(values(), entry(i)); }
+
+TensorView Parameters::value(std::string_view name) const {
+  return part(values(), state_->entries[index(name)]);
 }
 
-TensorView Parameters::value(std::string_view name) const { return view(entries_[index(name)]); }
+Dtype Parameters::gradient_dtype() const noexcept {
+  return dtype() == Dtype::f64 ? Dtype::f64 : Dtype::f32;
+}
+
+TensorSpan Parameters::gradients() {
+  if (!has_gradients()) state_->gradients = Tensor::zeros(values().shape(), gradient_dtype());
+  return state_->gradients;
+}
+
+TensorSpan Parameters::gradient(std::int64_t i) { return part(gradients(), entry(i)); }
+
+TensorSpan Parameters::gradient(std::string_view name) {
+  return part(gradients(), state_->entries[index(name)]);
+}
+
+void Parameters::zero_gradients() {
+  if (has_gradients()) std::memset(gradients().raw(), 0, gradients().bytes());
+}
+
+TensorSpan Parameters::change_values() {
+  ++state_->version;
+  return state_->values;
+}
 
 bool Parameters::contains(std::string_view name) const noexcept { return find(name).has_value(); }
 
@@ -98,24 +121,25 @@ std::string Parameters::mismatch(const Entry& entry, const TensorView& value) {
 }
 
 void Parameters::fill_uniform(Generator& generator, double bound) {
-  for (const Entry& entry : entries_) packrnn::fill_uniform(generator, span(entry), -bound, bound);
-  ++version_;
+  for (const Entry& entry : state_->entries)
+    packrnn::fill_uniform(generator, part(state_->values.span(), entry), -bound, bound);
+  ++state_->version;
 }
 
 void Parameters::set(std::string_view name, const TensorView& value) {
-  const Entry& entry = entries_[index(name)];
+  const Entry& entry = state_->entries[index(name)];
   const std::string problem = mismatch(entry, value);
   expects(problem.empty(), "{}", problem);
-  const bool own = overlap(value, flat_.view());
-  convert_into(own ? Tensor::copy_of(value).view() : value, span(entry));
-  ++version_;
+  const bool own = overlap(value, values());
+  convert_into(own ? Tensor::copy_of(value).view() : value, part(state_->values.span(), entry));
+  ++state_->version;
 }
 
 StateDict Parameters::state_dict(std::string_view prefix) const {
   StateDict state;
-  state.reserve(entries_.size());
-  for (const Entry& entry : entries_)
-    state.push_back({std::string(prefix) + entry.name, Tensor::copy_of(view(entry))});
+  state.reserve(state_->entries.size());
+  for (const Entry& entry : state_->entries)
+    state.push_back({std::string(prefix) + entry.name, Tensor::copy_of(part(values(), entry))});
   return state;
 }
 
@@ -123,9 +147,9 @@ LoadReport Parameters::load(const StateDict& source, const LoadOptions& options)
   LoadReport report;
   std::vector<std::string> duplicate;
   std::vector<std::string> wrong;
-  std::vector<const Tensor*> found(entries_.size(), nullptr);
+  std::vector<const Tensor*> found(state_->entries.size(), nullptr);
   std::map<std::string_view, std::size_t> ours;
-  for (std::size_t i = 0; i < entries_.size(); ++i) ours.emplace(entries_[i].name, i);
+  for (std::size_t i = 0; i < state_->entries.size(); ++i) ours.emplace(state_->entries[i].name, i);
   std::map<std::string_view, int> times;
 
   for (const NamedTensor& item : source) {
@@ -138,16 +162,16 @@ LoadReport Parameters::load(const StateDict& source, const LoadOptions& options)
       report.unexpected.push_back(item.name);
       continue;
     }
-    const Entry& entry = entries_[known->second];
+    const Entry& entry = state_->entries[known->second];
     found[known->second] = &item.tensor;
     if (std::string problem = mismatch(entry, item.tensor); !problem.empty())
       wrong.push_back(options.prefix + problem);
   }
-  for (std::size_t i = 0; i < entries_.size(); ++i)
-    if (found[i] == nullptr) report.missing.push_back(options.prefix + entries_[i].name);
+  for (std::size_t i = 0; i < state_->entries.size(); ++i)
+    if (found[i] == nullptr) report.missing.push_back(options.prefix + state_->entries[i].name);
 
   // Nothing found is never what the caller wanted, strict or not.
-  const bool nothing = !entries_.empty() && report.missing.size() == entries_.size();
+  const bool nothing = !state_->entries.empty() && report.missing.size() == state_->entries.size();
   const bool incomplete = !report.missing.empty() || !report.unexpected.empty();
   if (!duplicate.empty() || !wrong.empty() || nothing || (options.strict && incomplete)) {
     std::string message = "the state dict does not fit the parameters; nothing was loaded";
@@ -162,14 +186,15 @@ LoadReport Parameters::load(const StateDict& source, const LoadOptions& options)
     throw InvalidArgument(message);
   }
 
-  for (std::size_t i = 0; i < entries_.size(); ++i)
-    if (found[i] != nullptr) convert_into(*found[i], span(entries_[i]));
-  ++version_;
+  for (std::size_t i = 0; i < state_->entries.size(); ++i)
+    if (found[i] != nullptr)
+      convert_into(*found[i], part(state_->values.span(), state_->entries[i]));
+  ++state_->version;
   return report;
 }
 
 std::string Parameters::prefix_hint(const StateDict& source) const {
-  const std::string& first = entries_.front().name;
+  const std::string& first = state_->entries.front().name;
   for (const NamedTensor& item : source) {
     if (item.name == first) return "\n  hint: the names are there without a prefix";
     if (ends_with_name(item.name, first))

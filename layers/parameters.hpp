@@ -3,9 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "packrnn/runtime/random.hpp"
@@ -34,6 +37,8 @@ struct LoadReport {
   std::vector<std::string> unexpected;  // entries of the source that no parameter took
 };
 
+/// Values of one dtype in one buffer, and, once there was a backward, their gradients in another of
+/// the same order, so that an optimizer or an all-reduce sees one array of each.
 class Parameters {
  public:
   struct Declaration {
@@ -45,9 +50,14 @@ class Parameters {
   /// Zero-filled, in the order given. Throws InvalidArgument unless `dtype` is floating and the
   /// names differ.
   Parameters(std::vector<Declaration> declarations, Dtype dtype);
+  Parameters(Parameters&&) noexcept = default;
+  Parameters& operator=(Parameters&&) noexcept = default;
+  /// Another handle of the very same parameters, for what may outlive the layer or see it moved: a
+  /// tape, an optimizer.
+  Parameters shared() const noexcept { return Parameters(state_); }
 
-  Dtype dtype() const noexcept { return dtype_; }
-  std::int64_t count() const noexcept { return static_cast<std::int64_t>(entries_.size()); }
+  Dtype dtype() const noexcept { return state_->dtype; }
+  std::int64_t count() const noexcept { return std::ssize(state_->entries); }
   const std::string& name(std::int64_t i) const;
   TensorView value(std::int64_t i) const;
   /// By name; throws InvalidArgument naming what exists. Valid as long as this object.
@@ -55,7 +65,7 @@ class Parameters {
   bool contains(std::string_view name) const noexcept;
 
   /// Changes whenever a value may have changed; what was derived from an older version is stale.
-  std::uint64_t version() const noexcept { return version_; }
+  std::uint64_t version() const noexcept { return state_->version; }
 
   /// Assigns U(-bound, bound) to every parameter, one draw each, in order.
   void fill_uniform(Generator& generator, double bound);
@@ -70,25 +80,54 @@ class Parameters {
   /// nothing has changed.
   LoadReport load(const StateDict& source, const LoadOptions& options = {});
 
+  /// Whether a tape computes gradients of these. At first it does.
+  bool trainable() const noexcept { return state_->trainable; }
+  void set_trainable(bool trainable) noexcept { state_->trainable = trainable; }
+
+  /// f32, or f64 for f64: what gradients add up in.
+  Dtype gradient_dtype() const noexcept;
+  /// The gradient of one parameter, of its shape, to which every backward adds. The buffer of
+  /// zeros is made at the first call.
+  TensorSpan gradient(std::int64_t i);
+  TensorSpan gradient(std::string_view name);
+  /// All gradients [S], each parameter's at the place of its values in values(); zeros between.
+  TensorSpan gradients();
+  /// Whether anything asked for gradients so far.
+  bool has_gradients() const noexcept { return state_->gradients.defined(); }
+  /// Assigns zeros to all gradients there are: before a step's first backward.
+  void zero_gradients();
+
+  /// All values [S], each aligned to kAlignment bytes; what lies between them is zero.
+  TensorView values() const noexcept { return state_->values; }
+  /// For an optimizer: changes are announced to whatever was derived from the old values.
+  TensorSpan change_values();
+
  private:
   struct Entry {
     std::string name;
     Shape shape;
-    std::int64_t offset;  // elements into the flat buffer
+    std::int64_t offset;  // elements into the flat buffers
   };
+  struct State {
+    std::vector<Entry> entries;
+    Tensor values, gradients;
+    Dtype dtype = Dtype::f32;
+    bool trainable = true;
+    std::uint64_t version = 0;
+  };
+
+  explicit Parameters(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
 
   std::optional<std::size_t> find(std::string_view name) const noexcept;
   std::size_t index(std::string_view name) const;
-  TensorSpan span(const Entry& entry);
-  TensorView view(const Entry& entry) const;
+  const Entry& entry(std::int64_t i) const;
+  static TensorView part(const TensorView& flat, const Entry& entry);
+  static TensorSpan part(const TensorSpan& flat, const Entry& entry);
   /// Why `value` cannot be assigned to the parameter, or nothing.
   static std::string mismatch(const Entry& entry, const TensorView& value);
   std::string prefix_hint(const StateDict& source) const;
 
-  std::vector<Entry> entries_;
-  Tensor flat_;  // [sum of elements], each parameter aligned to kAlignment
-  Dtype dtype_ = Dtype::f32;
-  std::uint64_t version_ = 0;
+  std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 }  // namespace packrnn

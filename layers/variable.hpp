@@ -11,8 +11,9 @@
 
 namespace packrnn {
 
-/// d loss / d value of one Variable, summed over its uses while a Tape goes backward. Of the value's
-/// shape; of its dtype, where 16-bit values have 16-bit gradients (those of parameters are f32).
+/// d loss / d value of one Variable, summed over its uses while a Tape goes backward. Of the
+/// value's shape; of its dtype, where 16-bit values have 16-bit gradients (those of parameters are
+/// f32).
 class Gradient {
  public:
   /// `keep`: it stays for the caller after the backward, who asked for it.
