@@ -2,54 +2,13 @@
 
 #include <array>
 #include <cmath>
-#include <mutex>
 
-#include "packrnn/kernels/elementwise.hpp"
 #include "packrnn/layers/arguments.hpp"
-#include "packrnn/layers/derived.hpp"
+#include "packrnn/layers/recurrent_parts.hpp"
 #include "packrnn/layers/safetensors.hpp"
 #include "packrnn/runtime/expects.hpp"
 
 namespace packrnn {
-
-/// Packed weights of every layer and direction, index layer * D + direction.
-struct Recurrent::Packed {
-  std::vector<Tensor> panels;
-};
-
-namespace {
-
-/// Of dense input.
-Lengths equal_lengths(std::int64_t batch, std::int64_t steps) {
-  return Lengths(std::vector<std::int64_t>(static_cast<std::size_t>(batch), steps));
-}
-
-/// The layout of dense input, kept for the next call: a stream steps through equal ones, and making
-/// one costs as much as the step of a small layer. Not on a GPU, whose memory it would hold.
-class DenseLayout {
- public:
-  PackedLayoutPtr get(const Context& context, std::int64_t batch, std::int64_t steps) {
-    const auto make = [&] {
-      return PackedLayout::make(equal_lengths(batch, steps), {.padded_length = steps});
-    };
-    if (context.device() != Device::cpu()) return make();
-    const std::lock_guard lock(mutex_);
-    if (!last_ || last_->batch() != batch || last_->steps() != steps) last_ = make();
-    return last_;
-  }
-
- private:
-  std::mutex mutex_;
-  PackedLayoutPtr last_;
-};
-
-}  // namespace
-
-struct Recurrent::Impl {
-  Parameters parameters;
-  Derived<Packed> packed;
-  DenseLayout dense_layout;
-};
 
 namespace {
 
@@ -76,21 +35,6 @@ void check_config(const Config& c) {
           kernels::name_of(c.weight_storage), c.dtype);
 }
 
-kernels::RecurrentShape shape_of(const Config& c, std::int64_t layer) {
-  const std::int64_t state = c.proj_size > 0 ? c.proj_size : c.hidden_size;
-  return {.cell = c.cell,
-          .input = layer == 0 ? c.input_size : state * (c.bidirectional ? 2 : 1),
-          .hidden = c.hidden_size,
-          .projection = c.proj_size,
-          .dtype = c.dtype,
-          .storage = c.weight_storage};
-}
-
-/// "_l0_reverse"
-std::string suffix(std::int64_t layer, std::int64_t direction) {
-  return fmt::format("_l{}{}", layer, direction == 1 ? "_reverse" : "");
-}
-
 std::vector<Parameters::Declaration> declare(const Config& c, std::int64_t directions) {
   std::vector<Parameters::Declaration> all;
   const std::int64_t rows = kernels::gates(c.cell) * c.hidden_size;
@@ -107,30 +51,6 @@ std::vector<Parameters::Declaration> declare(const Config& c, std::int64_t direc
       if (c.proj_size > 0) all.push_back({"weight_hr" + end, {c.proj_size, c.hidden_size}});
     }
   return all;
-}
-
-/// [A, B, F] as [B, A, F].
-Tensor swapped(Context& context, const TensorView& from) {
-  Tensor to = context.empty({from.size(1), from.size(0), from.size(2)}, from.dtype());
-  kernels::swap_axes(context, from, to);
-  return to;
-}
-
-/// Initial states as [L*D, N, .], with what had to be copied for it.
-struct InitialState {
-  TensorView h, c;
-  Tensor own_h, own_c;
-};
-
-void check_input(const Context& context, const Config& config, const TensorView& x,
-                 std::string_view what) {
-  expects_computable(kernels::name_of(config.cell), config.dtype, context);
-  expects(x.dtype() == config.dtype, "input has dtype {}, the layer {}", name_of(x.dtype()),
-          name_of(config.dtype));
-  expects_on_device("input", x, context);
-  const std::int64_t width = x.size(-1);
-  expects(width == config.input_size, "{} has {} features (shape {}), the layer's input_size is {}",
-          what, width, x.shape(), config.input_size);
 }
 
 }  // namespace
@@ -167,70 +87,22 @@ void Recurrent::reset_parameters(Generator& generator) {
                                  1.0 / std::sqrt(static_cast<double>(config_.hidden_size)));
 }
 
-namespace {
-
-Tensor pack_direction(Context& context, const Config& config, const Parameters& p,
-                      std::int64_t layer, std::int64_t direction) {
-  const kernels::RecurrentShape shape = shape_of(config, layer);
-  const std::string end = suffix(layer, direction);
-  kernels::RecurrentWeights weights{
-      p.value("weight_ih" + end), p.value("weight_hh" + end), {}, {}, {}};
-  if (config.bias) {
-    weights.b_ih = p.value("bias_ih" + end);
-    weights.b_hh = p.value("bias_hh" + end);
-  }
-  if (config.proj_size > 0) weights.w_hr = p.value("weight_hr" + end);
-  const Device device = context.device();
-  Tensor panels =
-      Tensor::empty({kernels::recurrent_panel_elements(device, shape)}, config.dtype, device);
-  kernels::pack_recurrent(context, shape, weights, panels);
-  return panels;
-}
-
-/// Checks the caller's states, [L*D, N, .] or as the options say, and brings them into that form.
-InitialState initial_state(Context& context, const Config& config, const ForwardOptions& options,
-                           std::int64_t stack, std::int64_t batch, bool unbatched,
-                           std::int64_t state_size) {
-  const bool lstm = config.cell == kernels::Cell::lstm;
-  const StateView& given = options.state;
-  expects(lstm || !given.c.defined(), "c_0 was given, but only an LSTM has a cell state");
-  expects(!lstm || given.h.defined() == given.c.defined(),
-          "h_0 and c_0 belong together: only {} was given", given.h.defined() ? "h_0" : "c_0");
-  InitialState result;
-  const auto bring = [&](std::string_view name, const TensorView& state, std::int64_t width,
-                         Dtype dtype, TensorView& view, Tensor& own) {
-    if (!state.defined()) return;
-    const bool batch_first = options.state_batch_first && !unbatched;
-    const Shape expected = unbatched     ? Shape{stack, width}
-                           : batch_first ? Shape{batch, stack, width}
-                                         : Shape{stack, batch, width};
-    const char* axes = unbatched ? "[L*D, S]" : batch_first ? "[N, L*D, S]" : "[L*D, N, S]";
-    expects(state.shape() == expected, "{} has shape {}, expected {} {}", name, state.shape(), axes,
-            expected);
-    expects(state.dtype() == dtype, "{} has dtype {}, expected {} for a layer of {}", name,
-            state.dtype(), dtype, config.dtype);
-    expects_on_device(name, state, context);
-    if (batch_first) {
-      own = swapped(context, state);
-      view = own;
-    } else {
-      view = state.reshape({stack, batch, width});
+Recurrent::Panels Recurrent::forward_panels(Context& context) const {
+  const Parameters& parameters = impl_->parameters;
+  return impl_->forward_panels.get(context, parameters.version(), [&] {
+    std::vector<Tensor> fresh;
+    for (std::int64_t layer = 0; layer < config_.num_layers; ++layer) {
+      const kernels::RecurrentShape shape = shape_of(config_, layer);
+      const std::int64_t elements = kernels::recurrent_panel_elements(context.device(), shape);
+      for (std::int64_t d = 0; d < directions(); ++d) {
+        Tensor& panels =
+            fresh.emplace_back(Tensor::empty({elements}, config_.dtype, context.device()));
+        kernels::pack_recurrent(context, shape, weights_of(config_, parameters, layer, d), panels);
+      }
     }
-  };
-  bring("h_0", given.h, state_size, config.dtype, result.h, result.own_h);
-  bring("c_0", given.c, config.hidden_size, kernels::cell_dtype(config.dtype), result.c,
-        result.own_c);
-  return result;
+    return fresh;
+  });
 }
-
-/// Row `index` of [L*D, N, F] as [N, F].
-template <class View>
-View slice(const View& states, std::int64_t index) {
-  if (!states.defined()) return {};
-  return states.rows(index, index + 1).reshape(states.shape().from(1));
-}
-
-}  // namespace
 
 /// The one path that every forward() takes: packed rows x [total, I] in, [total, D*S] out.
 DenseOutput Recurrent::run(Context& context, const PackedLayout& layout, const TensorView& x,
@@ -239,14 +111,8 @@ DenseOutput Recurrent::run(Context& context, const PackedLayout& layout, const T
   expects(lstm || options.cells == nullptr, "cells were asked for, but only an LSTM has them");
   const std::int64_t D = directions(), S = state_size(), H = config_.hidden_size,
                      L = config_.num_layers, N = layout.batch(), total = layout.total();
-  const InitialState initial = initial_state(context, config_, options, L * D, N, unbatched, S);
-  const auto packed = impl_->packed.get(context, impl_->parameters.version(), [&] {
-    Packed fresh;
-    for (std::int64_t layer = 0; layer < L; ++layer)
-      for (std::int64_t d = 0; d < D; ++d)
-        fresh.panels.push_back(pack_direction(context, config_, impl_->parameters, layer, d));
-    return fresh;
-  });
+  const InitialState initial = initial_state(context, config_, options, N, unbatched);
+  const Panels packed = forward_panels(context);
 
   DenseOutput result;
   const Dtype dtype = config_.dtype, c_dtype = kernels::cell_dtype(dtype);
@@ -265,7 +131,7 @@ DenseOutput Recurrent::run(Context& context, const PackedLayout& layout, const T
     for (std::int64_t d = 0; d < D; ++d) {
       const std::int64_t index = static_cast<std::int64_t>(layer) * D + d;
       directions_of[layer][static_cast<std::size_t>(d)] = {
-          .panels = packed->panels[static_cast<std::size_t>(index)],
+          .panels = (*packed)[static_cast<std::size_t>(index)],
           .reverse = d == 1,
           .h_0 = slice(initial.h, index),
           .c_0 = slice(initial.c, index),

@@ -11,6 +11,7 @@
 #include "packrnn/layers/packed_sequence.hpp"
 #include "packrnn/layers/packing.hpp"
 #include "packrnn/layers/parameters.hpp"
+#include "packrnn/layers/tape.hpp"
 #include "packrnn/runtime/context.hpp"
 
 namespace packrnn {
@@ -58,6 +59,22 @@ struct PackedOutput {
 struct DenseOutput {
   Tensor output;  // [T, N, D*S], [N, T, D*S] (batch_first) or [T, D*S] (unbatched)
   State state;
+};
+
+/// States on a tape, [L*D, N, .] or [N, L*D, .] as in State; an undefined h (with an undefined c)
+/// means zeros.
+struct StateVariable {
+  Variable h, c;
+
+  /// For the next part of a long sequence, in truncated back-propagation through time.
+  StateVariable detach() const {
+    return {h.defined() ? h.detach() : h, c.defined() ? c.detach() : c};
+  }
+};
+
+struct PackedOutputVariable {
+  PackedVariable output;  // [total, D*S] of the last layer
+  StateVariable state;
 };
 
 /// Copies on the context's device; what is absent stays absent.
@@ -111,6 +128,19 @@ class Recurrent {
                              const DeviceLengths& lengths,
                              const ForwardOptions& options = {}) const;
 
+  /// On a tape: keeps what the backward needs, by valid tokens (see TapeOptions::recompute), and
+  /// adds to the gradients of parameters(), unless they are not trainable(). With
+  /// TapeOptions::training, dropout between layers is active. The same bits as without a tape.
+  /// `state_batch_first`: states, in and out, are [N, L*D, .]. A layer that stores its weights in
+  /// 16 bits does not train (Unsupported).
+  PackedOutputVariable forward(Tape& tape, const PackedVariable& input,
+                               const StateVariable& state = {}, bool state_batch_first = false);
+  /// Packed data without a gradient; takes it.
+  PackedOutputVariable forward(Tape& tape, PackedSequence input, const StateVariable& state = {},
+                               bool state_batch_first = false) {
+    return forward(tape, tape.constant(std::move(input)), state, state_batch_first);
+  }
+
   const Config& config() const noexcept { return config_; }
   std::int64_t directions() const noexcept { return config_.bidirectional ? 2 : 1; }
   /// Width S of h.
@@ -138,9 +168,12 @@ class Recurrent {
   explicit Recurrent(const Config& config);
 
  private:
-  struct Packed;
+  /// Packed weights, index layer * D + direction.
+  using Panels = std::shared_ptr<const std::vector<Tensor>>;
   struct Impl;
 
+  Panels forward_panels(Context& context) const;
+  Panels backward_panels(Context& context) const;
   template <class AnyLengths>
   DenseOutput run_padded(Context& context, const TensorView& padded, const AnyLengths& lengths,
                          const ForwardOptions& options) const;

@@ -1,0 +1,62 @@
+// What the two ways of running a recurrent layer, with and without a tape, have in common; private
+// to the library.
+#pragma once
+
+#include <mutex>
+#include <string>
+
+#include "packrnn/layers/derived.hpp"
+#include "packrnn/layers/recurrent.hpp"
+
+namespace packrnn {
+
+/// Of dense input.
+Lengths equal_lengths(std::int64_t batch, std::int64_t steps);
+
+/// The layout of dense input, kept for the next call: a stream steps through equal ones, and making
+/// one costs as much as the step of a small layer. Not on a GPU, whose memory it would hold.
+class DenseLayout {
+ public:
+  PackedLayoutPtr get(const Context& context, std::int64_t batch, std::int64_t steps);
+
+ private:
+  std::mutex mutex_;
+  PackedLayoutPtr last_;
+};
+
+struct Recurrent::Impl {
+  Parameters parameters;
+  Derived<std::vector<Tensor>> forward_panels, backward_panels;
+  DenseLayout dense_layout;
+};
+
+kernels::RecurrentShape shape_of(const Recurrent::Config& config, std::int64_t layer);
+/// "_l0_reverse"
+std::string suffix(std::int64_t layer, std::int64_t direction);
+kernels::RecurrentWeights weights_of(const Recurrent::Config& config, const Parameters& parameters,
+                                     std::int64_t layer, std::int64_t direction);
+
+/// [A, B, F] as [B, A, F].
+Tensor swapped(Context& context, const TensorView& from);
+
+/// Row `index` of [L*D, N, F] as [N, F].
+template <class View>
+View slice(const View& states, std::int64_t index) {
+  if (!states.defined()) return {};
+  return states.rows(index, index + 1).reshape(states.shape().from(1));
+}
+
+/// Throws unless x is of the layer's width and dtype, and on the context's device.
+void check_input(const Context& context, const Recurrent::Config& config, const TensorView& x,
+                 std::string_view what);
+
+/// Initial states as [L*D, N, .], with what had to be copied for it.
+struct InitialState {
+  TensorView h, c;
+  Tensor own_h, own_c;
+};
+/// Checks the caller's states, [L*D, N, .] or as the options say, and brings them into that form.
+InitialState initial_state(Context& context, const Recurrent::Config& config,
+                           const ForwardOptions& options, std::int64_t batch, bool unbatched);
+
+}  // namespace packrnn
