@@ -12,6 +12,7 @@
 #include "packrnn/kernels/cuda/recurrent_panels.hpp"
 #include "packrnn/kernels/cuda/wavefront.hpp"
 #include "packrnn/kernels/dropout.hpp"
+#include "packrnn/kernels/recurrent_backward.hpp"
 
 namespace packrnn::kernels {
 namespace {
@@ -78,6 +79,8 @@ void check_layer(Device device, const RecurrentLayer& layer, const PackedLayout&
     expects(lstm || !d.c_0.defined(), "c_0: {} has no cell state", name_of(s.cell));
     check_optional("c_0", d.c_0, {batch, s.hidden}, cell, device);
     if (lstm) check("c_n", d.c_n, {batch, s.hidden}, cell, device);
+    if (d.reserve.defined())
+      check("reserve", d.reserve, {recurrent_reserve_elements(device, s, total)}, cell, device);
   }
 }
 

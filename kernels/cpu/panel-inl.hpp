@@ -205,6 +205,17 @@ HWY_INLINE void store_first(hn::Vec<Tag<T>> v, std::int64_t count, T* out) {
   for (std::int64_t i = 0; i < count; ++i) out[i] = lanes[i];
 }
 
+/// The first `count` elements at `from` and zeros behind them; none are read from null.
+template <class T>
+HWY_INLINE hn::Vec<Tag<T>> load_first(const T* from, std::int64_t count) {
+  const Tag<T> d;
+  if (!from) return hn::Zero(d);
+  if (count >= kLanes<T>) return hn::LoadU(d, from);
+  HWY_ALIGN T lanes[kLanes<T>] = {};
+  for (std::int64_t i = 0; i < count; ++i) lanes[i] = from[i];
+  return hn::Load(d, lanes);
+}
+
 }  // namespace packrnn::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -44,13 +44,6 @@ void store_states(const Job<T>& job, const PackedLayout& layout, const Recurrent
   }
 }
 
-/// Row stride of a state buffer: whole panels, and never a multiple of 4 KiB, where the rows of a
-/// tile would fall into one cache set.
-template <class T>
-std::int64_t state_stride(std::int64_t width) {
-  return round_up(width, kLanes<T>) + 64 / std::int64_t{sizeof(T)};
-}
-
 template <class T>
 void forward(Context& context, const RecurrentShape& shape, const PackedLayout& layout,
              const TensorView& x, std::span<const RecurrentDirection> directions,
@@ -85,6 +78,7 @@ void forward(Context& context, const RecurrentShape& shape, const PackedLayout& 
         .x = {x.data<T>(), shape.input},
         .y = {y.data<T>() + i * shape.state(), count * shape.state()},
         .cells = {},
+        .reserve = {},
         .h_0 = d.h_0.defined() ? d.h_0.data<T>() : nullptr,
         .c_0 = d.c_0.defined() ? d.c_0.data<T>() : nullptr,
         .h = {rows(std::max(map.units, shape.state())), rows(std::max(map.units, shape.state()))},
@@ -99,6 +93,7 @@ void forward(Context& context, const RecurrentShape& shape, const PackedLayout& 
         .team = threads,
         .barrier = &barriers[i]};
     if (cells.defined()) job.cells = {cells.data<T>() + i * shape.hidden, count * shape.hidden};
+    if (d.reserve.defined()) job.reserve = {d.reserve.data<T>(), ReserveMap<T>(shape).stride};
     jobs[i].emplace(job);
   }
 

@@ -49,6 +49,32 @@ struct PanelMap {
   }
 };
 
+/// Row stride of a state buffer: whole panels, and never a multiple of 4 KiB, where the rows of a
+/// tile would fall into one cache set.
+template <class T>
+std::int64_t state_stride(std::int64_t width) {
+  return round_up(width, kLanes<T>) + 64 / std::int64_t{sizeof(T)};
+}
+
+/// What a forward keeps of each packed row, in planes of `units`: the gates after their
+/// activations, which the backward replaces by the gradients of their sums, and what else it needs.
+///   LSTM                i f g o, then c
+///   GRU                 n r z, then W_hn h + b_hn; so that the gradients of the input's sums and
+///                       those of the state's, which differ in n, are both neighbours
+///   GRU (reset before)  r z n, then room for r h
+///   RNN                 h
+template <class T>
+struct ReserveMap {
+  std::int64_t units;
+  std::int64_t projected;  // where the gradient of a projected h goes
+  std::int64_t stride;     // of rows
+
+  explicit ReserveMap(const RecurrentShape& s)
+      : units(PanelMap(s, kLanes<T>).units),
+        projected((gates(s.cell) + (gates(s.cell) > 1 ? 1 : 0)) * units),
+        stride(state_stride<T>(projected + s.projection)) {}
+};
+
 /// Calls body with a part of the packed weights as what it is stored as.
 template <class T, class Body>
 HWY_INLINE void with_stored(const RecurrentShape& s, T* part, Body&& body) {

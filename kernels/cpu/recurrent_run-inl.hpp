@@ -33,6 +33,7 @@ struct Job {
   std::span<const std::int64_t> batch_sizes, offsets, sorted_indices;
   Rows<const T> x;
   Rows<T> y, cells;           // this direction's columns; cells.data may be null
+  Rows<T> reserve;            // of ReserveMap; data may be null
   const T *h_0, *c_0;         // caller's order; null: zeros
   Rows<T> h[2];               // state before and after a step, in turns
   Rows<T> c;                  // LSTM
@@ -60,7 +61,12 @@ template <class T>
 struct Step {
   std::int64_t rows;
   Rows<const T> gates, h;  // of this step's first own row
-  Rows<T> h_next, c, hidden, z, y, cells;
+  Rows<T> h_next, c, hidden, z, y, cells, reserve;
+
+  /// Where what a backward needs of a row's unit goes; null: nowhere.
+  HWY_INLINE T* kept(std::int64_t row, std::int64_t unit) const {
+    return reserve.data ? reserve[row] + unit : nullptr;
+  }
 };
 
 /// panel_product() with panel p of the part of the weights that begins at `part`.
@@ -123,19 +129,21 @@ void first_phase(const Job<T>& job, const Step<T>& s, std::int64_t begin, std::i
           const std::int64_t unit = (p * kBlocks<kCell> + b) * kN;
           const T* q = sum[r] + b * kG * kN;
           if constexpr (kCell == Cell::gru_reset_before) {
-            gru_reset(q, s.h[row] + unit, s.z[row] + unit, s.hidden[row] + unit);
+            gru_reset(q, s.h[row] + unit, s.z[row] + unit, s.hidden[row] + unit, s.kept(row, unit),
+                      job.map.units);
             continue;
           }
           hn::Vec<Tag<T>> out;
           if constexpr (kCell == Cell::lstm) {
-            out = lstm_cell(q, s.c[row] + unit);
+            out = lstm_cell(q, s.c[row] + unit, s.kept(row, unit), job.map.units);
             if (s.cells.data)
               store_first(hn::LoadU(d, s.c[row] + unit), job.shape.hidden - unit,
                           s.cells[row] + unit);
           } else if constexpr (kCell == Cell::gru) {
-            out = gru_cell(q, gates[r] + 2 * kN, s.h[row] + unit);
+            out = gru_cell(q, gates[r] + 2 * kN, s.h[row] + unit, s.kept(row, unit), job.map.units);
           } else {
             out = rnn_cell<kCell == Cell::rnn_relu>(q);
+            if (s.reserve.data) hn::StoreU(out, d, s.kept(row, unit));
           }
           if constexpr (kProjected) {
             hn::StoreU(out, d, s.hidden[row] + unit);
@@ -189,7 +197,8 @@ void update(const Job<T>& job, const Step<T>& s, std::int64_t begin, std::int64_
                        Rows<const T>{s.gates[first] + p * kColumns + 2 * kN, s.gates.stride}, sum);
       for (std::int64_t r = 0; r < count; ++r) {
         const std::int64_t row = first + r, unit = p * kN;
-        const auto out = gru_update(sum[r], s.z[row] + unit, s.h[row] + unit);
+        const auto out =
+            gru_update(sum[r], s.z[row] + unit, s.h[row] + unit, s.kept(row, unit), job.map.units);
         hn::StoreU(out, d, s.h_next[row] + unit);
         store_first(out, job.shape.hidden - unit, s.y[row] + unit);
       }
@@ -285,7 +294,8 @@ HWY_NOINLINE void run(const Job<T>& job, int part) {
                       .hidden = every(job.hidden, begin, stride),
                       .z = every(job.z, begin, stride),
                       .y = every(job.y, row, stride),
-                      .cells = every(job.cells, row, stride)};
+                      .cells = every(job.cells, row, stride),
+                      .reserve = every(job.reserve, row, stride)};
       const Range mine = by_rows ? all : own;
       first_phase<T, kCell, kProjected>(job, s, mine.begin, mine.end);
       if constexpr (kTwoPhases) {

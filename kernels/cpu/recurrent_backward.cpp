@@ -1,0 +1,284 @@
+// The way back through one recurrent layer on the CPU: all steps first
+// (recurrent_backward_run-inl.hpp), then what input and weights get, which are products over all
+// packed rows at once.
+#include "packrnn/kernels/cpu/recurrent_backward.hpp"
+
+#include <optional>
+
+#include "packrnn/kernels/cpu/targets.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "packrnn/kernels/cpu/recurrent_backward.cpp"
+#include <hwy/foreach_target.h>
+// After foreach_target:
+#include "packrnn/kernels/cpu/gradient_product-inl.hpp"
+#include "packrnn/kernels/cpu/recurrent_backward_run-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace packrnn::kernels::HWY_NAMESPACE {
+namespace {
+
+void find_rows_before(const PackedLayout& layout, bool reverse, std::span<std::int64_t> before) {
+  const std::int64_t steps = layout.steps();
+  const auto live = [&](std::int64_t t) {
+    return t >= 0 && t < steps ? layout.batch_sizes()[static_cast<std::size_t>(t)] : 0;
+  };
+  const auto offset = [&](std::int64_t t) { return layout.offsets()[static_cast<std::size_t>(t)]; };
+  for (std::int64_t t = 0; t < steps; ++t) {
+    const std::int64_t from = reverse ? t + 1 : t - 1;
+    for (std::int64_t r = 0; r < live(t); ++r)
+      before[static_cast<std::size_t>(offset(t) + r)] =
+          r < live(from) ? offset(from) + r : ~layout.sorted_indices()[static_cast<std::size_t>(r)];
+  }
+}
+
+/// to[r] = row sorted[r] of `from`, then zeros.
+template <class T>
+void load_sorted(std::span<const std::int64_t> sorted, const TensorView& from, std::int64_t width,
+                 Rows<T> to) {
+  std::int64_t r = 0;
+  for (const std::int64_t n : sorted) {
+    const std::int64_t used = from.defined() ? width : 0;
+    if (used > 0) std::copy_n(from.data<T>() + n * width, width, to[r]);
+    std::fill(to[r] + used, to[r + 1], T{0});
+    ++r;
+  }
+}
+template <class T>
+void store_sorted(std::span<const std::int64_t> sorted, Rows<T> from, std::int64_t width,
+                  const TensorSpan& to) {
+  if (!to.defined()) return;
+  std::int64_t r = 0;
+  for (const std::int64_t n : sorted) std::copy_n(from[r++], width, to.data<T>() + n * width);
+}
+
+/// dx[rows] = what this direction gives, or is added to it.
+template <bool kAdd, class T>
+HWY_NOINLINE void input_gradient(const BackwardJob<T>& job, Range rows, Rows<T> dx) {
+  constexpr std::int64_t kN = kLanes<T>, kColumns = kBackColumns<T>;
+  const Tag<T> d;
+  HWY_ALIGN T buffer[kGroupRows * kColumns];
+  const Rows<T> last{buffer, kColumns};
+  const std::int64_t whole = job.shape.input / kColumns * kColumns, left = job.shape.input - whole;
+  const std::int64_t terms = job.map.input_terms;
+  for (std::int64_t first = rows.begin; first < rows.end; first += kGroupRows) {
+    const std::int64_t count = std::min<std::int64_t>(kGroupRows, rows.end - first);
+    const Rows<const T> from{job.reserve[first], job.reserve.stride};
+    const Rows<T> to{dx[first], dx.stride};
+    back_product<kAdd>(count, terms, whole, from, job.panels, to);
+    if (left == 0) continue;
+    if constexpr (kAdd)
+      for (std::int64_t r = 0; r < count; ++r)
+        for (std::int64_t c = 0; c < kColumns; c += kN)
+          hn::Store(load_first<T>(left > c ? to[r] + whole + c : nullptr, left - c), d,
+                    last[r] + c);
+    back_product<kAdd>(count, terms, kColumns, from, job.panels + whole * terms, last);
+    for (std::int64_t r = 0; r < count; ++r)
+      for (std::int64_t c = 0; c < left; c += kN)
+        store_first(hn::Load(d, last[r] + c), left - c, to[r] + whole + c);
+  }
+}
+
+/// This thread's share of what one direction gives to its weights.
+template <class T, Cell kCell>
+void weight_gradients(const BackwardJob<T>& job, Rows<const T> x,
+                      const RecurrentWeightGradients& to, int part, int team, T* scratch) {
+  const auto total = static_cast<std::int64_t>(job.before.size());
+  const std::int64_t units = job.map.units, S = job.shape.state(), H = job.shape.hidden;
+  const auto planes = [&](std::int64_t first) {
+    return Rows<const T>{job.reserve.data + first * units, job.reserve.stride};
+  };
+  // The row of a gradient of `width` columns that column m of the planes from `first` on belongs
+  // to.
+  const auto rows_of = [&](const TensorSpan& gradient, std::int64_t first, std::int64_t width) {
+    return [H, units, first, width, data = gradient.data<T>()](std::int64_t m) -> T* {
+      const std::int64_t gate = gate_of<kCell>(first + m / units), unit = m % units;
+      return unit < H ? data + (gate * H + unit) * width : nullptr;
+    };
+  };
+  const auto state_before = [&](std::int64_t k) { return job.state_before(k); };
+
+  if (to.w_ih.defined())
+    gradient_product(
+        total, split(job.map.input_terms, part, team), planes(0), job.shape.input,
+        [&](std::int64_t k) { return x[k]; }, rows_of(to.w_ih, 0, job.shape.input), scratch);
+  if (to.w_hh.defined()) {
+    gradient_product(total, split(job.map.state_terms, part, team), planes(kStatePlane<kCell>), S,
+                     state_before, rows_of(to.w_hh, kStatePlane<kCell>, S), scratch);
+    if constexpr (kCell == Cell::gru_reset_before) {
+      const Rows<const T> reset = planes(3);
+      gradient_product(
+          total, split(units, part, team), planes(2), S, [&](std::int64_t k) { return reset[k]; },
+          rows_of(to.w_hh, 2, S), scratch);
+    }
+  }
+  const Range biases = split(job.map.input_terms, part, team);
+  if (to.b_ih.defined()) column_sums(total, biases, planes(0), rows_of(to.b_ih, 0, 1));
+  if (to.b_hh.defined())
+    column_sums(total, biases, planes(kStatePlane<kCell>), rows_of(to.b_hh, kStatePlane<kCell>, 1));
+  if (to.w_hr.defined()) {
+    const Rows<const T> hidden = planes(4);
+    T* const w_hr = to.w_hr.data<T>();
+    gradient_product(
+        total, split(S, part, team),
+        Rows<const T>{job.reserve.data + ReserveMap<T>(job.shape).projected, job.reserve.stride}, H,
+        [&](std::int64_t k) { return hidden[k]; }, [&](std::int64_t m) { return w_hr + m * H; },
+        scratch);
+  }
+}
+
+template <class T, Cell kCell>
+void backward(Context& context, const RecurrentShape& shape, const PackedLayout& layout,
+              const TensorView& x, const TensorView& y, const TensorView& dy,
+              std::span<const RecurrentBackwardDirection> directions, const TensorSpan& dx) {
+  const BackwardMap<T> map(shape);
+  const auto count = static_cast<std::int64_t>(directions.size());
+  const std::int64_t N = layout.batch(), S = shape.state(), H = shape.hidden;
+  constexpr std::int64_t kWorthwhile = 256 * 1024;  // multiply-adds that pay for waking the pool
+  const std::int64_t work = layout.total() * map.input_terms * (shape.input + S);
+  const int team = work < kWorthwhile ? 1 : context.threads();
+  const bool side_by_side = count == 2 && team % 2 == 0;
+
+  Workspace::Scope scratch(context.workspace());
+  const auto rows = [&](std::int64_t width) {
+    const std::int64_t stride = state_stride<T>(width);
+    return Rows<T>{scratch.take<T>(N * stride).data(), stride};
+  };
+  std::optional<BackwardJob<T>> jobs[2];
+  for (std::int64_t i = 0; i < count; ++i) {
+    const RecurrentBackwardDirection& d = directions[static_cast<std::size_t>(i)];
+    const BackwardJob<T>& job = jobs[i].emplace(BackwardJob<T>{
+        .shape = shape,
+        .map = map,
+        .panels = d.panels.data<T>(),
+        .reverse = d.reverse,
+        .batch_sizes = layout.batch_sizes(),
+        .offsets = layout.offsets(),
+        .sorted_indices = layout.sorted_indices(),
+        .before = scratch.take<std::int64_t>(layout.total()),
+        .y = {y.data<T>() + i * S, count * S},
+        .dy = dy.defined() ? Rows<const T>{dy.data<T>() + i * S, count * S} : Rows<const T>{},
+        .h_0 = d.h_0.defined() ? d.h_0.data<T>() : nullptr,
+        .c_0 = d.c_0.defined() ? d.c_0.data<T>() : nullptr,
+        .reserve = {d.reserve.data<T>(), ReserveMap<T>(shape).stride},
+        .dh = rows(std::max(map.state_columns, map.units)),
+        .dc = kCell == Cell::lstm ? rows(map.units) : Rows<T>{},
+        .inner = shape.projection > 0 || kCell == Cell::gru_reset_before
+                     ? rows(std::max(map.hidden_columns, map.units))
+                     : Rows<T>{},
+        .team = side_by_side ? team / 2 : team});
+    find_rows_before(layout, d.reverse, job.before);
+    load_sorted(job.sorted_indices, d.dh_n, S, job.dh);
+    if (kCell == Cell::lstm) load_sorted(job.sorted_indices, d.dc_n, H, job.dc);
+  }
+  const std::int64_t each = gradient_product_scratch<T>(std::max({shape.input, S, H}));
+  T* const products = scratch.take<T>(team * each).data();
+
+  const auto on_team = [&](auto&& task) {
+    if (team == 1) return task(0);
+    context.pool().run([&](int worker) { task(worker); });
+  };
+  on_team([&](int worker) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      const int part = side_by_side ? worker - static_cast<int>(i) * team / 2 : worker;
+      if (part >= 0 && part < jobs[i]->team) run_cell_back<T, kCell>(*jobs[i], part);
+    }
+  });
+  for (std::int64_t i = 0; i < count; ++i) {
+    const RecurrentBackwardDirection& d = directions[static_cast<std::size_t>(i)];
+    store_sorted(jobs[i]->sorted_indices, jobs[i]->dh, S, d.dh_0);
+    if (kCell == Cell::lstm) store_sorted(jobs[i]->sorted_indices, jobs[i]->dc, H, d.dc_0);
+  }
+  if (layout.total() == 0) return;
+  on_team([&](int worker) {
+    if (dx.defined()) {
+      const Range own = split(layout.total(), worker, team);
+      const Rows<T> out{dx.data<T>(), shape.input};
+      input_gradient<false>(*jobs[0], own, out);
+      if (count == 2) input_gradient<true>(*jobs[1], own, out);
+    }
+    for (std::int64_t i = 0; i < count; ++i)
+      weight_gradients<T, kCell>(*jobs[i], {x.data<T>(), shape.input},
+                                 directions[static_cast<std::size_t>(i)].weights, worker, team,
+                                 products + worker * each);
+  });
+}
+
+/// Calls body with the shape's dtype as a type.
+template <class Body>
+void with_type(const RecurrentShape& shape, Body&& body) {
+  if (shape.dtype == Dtype::f32)
+    body(std::type_identity<float>());
+  else
+    body(std::type_identity<double>());
+}
+
+// What the dispatcher sees, without templates.
+std::int64_t ReserveElements(const RecurrentShape& shape, std::int64_t total) {
+  return total * (shape.dtype == Dtype::f32 ? ReserveMap<float>(shape).stride
+                                            : ReserveMap<double>(shape).stride);
+}
+
+std::int64_t BackwardPanelElements(const RecurrentShape& shape) {
+  return shape.dtype == Dtype::f32 ? BackwardMap<float>(shape).end : BackwardMap<double>(shape).end;
+}
+
+void PackBackward(const RecurrentShape& shape, const RecurrentWeights& weights,
+                  const TensorSpan& panels) {
+  with_cell(shape.cell, [&]<Cell kCell>() {
+    with_type(shape, [&]<class T>(std::type_identity<T>) {
+      pack_backward<T, kCell>(shape, weights, panels.data<T>());
+    });
+  });
+}
+
+void Backward(Context& context, const RecurrentShape& shape, const PackedLayout& layout,
+              const TensorView& x, const TensorView& y, const TensorView& dy,
+              std::span<const RecurrentBackwardDirection> directions, const TensorSpan& dx) {
+  with_cell(shape.cell, [&]<Cell kCell>() {
+    with_type(shape, [&]<class T>(std::type_identity<T>) {
+      backward<T, kCell>(context, shape, layout, x, y, dy, directions, dx);
+    });
+  });
+}
+
+}  // namespace
+}  // namespace packrnn::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace packrnn::kernels {
+namespace {
+
+HWY_EXPORT(ReserveElements);
+HWY_EXPORT(BackwardPanelElements);
+HWY_EXPORT(PackBackward);
+HWY_EXPORT(Backward);
+
+}  // namespace
+
+namespace cpu {
+
+std::int64_t recurrent_reserve_elements(const RecurrentShape& shape, std::int64_t total) {
+  return HWY_DYNAMIC_DISPATCH(ReserveElements)(shape, total);
+}
+
+std::int64_t recurrent_backward_panel_elements(const RecurrentShape& shape) {
+  return HWY_DYNAMIC_DISPATCH(BackwardPanelElements)(shape);
+}
+
+void pack_recurrent_backward(const RecurrentShape& shape, const RecurrentWeights& weights,
+                             const TensorSpan& panels) {
+  HWY_DYNAMIC_DISPATCH(PackBackward)(shape, weights, panels);
+}
+
+void recurrent_backward(Context& context, const RecurrentShape& shape, const PackedLayout& layout,
+                        const TensorView& x, const TensorView& y, const TensorView& dy,
+                        std::span<const RecurrentBackwardDirection> directions,
+                        const TensorSpan& dx) {
+  HWY_DYNAMIC_DISPATCH(Backward)(context, shape, layout, x, y, dy, directions, dx);
+}
+
+}  // namespace cpu
+}  // namespace packrnn::kernels
+#endif  // HWY_ONCE
