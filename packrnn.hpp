@@ -2,6 +2,7 @@
 #pragma once
 
 #include "packrnn/layers/embedding.hpp"
+#include "packrnn/layers/functions.hpp"
 #include "packrnn/layers/gru.hpp"
 #include "packrnn/layers/import.hpp"
 #include "packrnn/layers/linear.hpp"
@@ -10,6 +11,7 @@
 #include "packrnn/layers/packing.hpp"
 #include "packrnn/layers/rnn.hpp"
 #include "packrnn/layers/safetensors.hpp"
+#include "packrnn/layers/tape.hpp"
 #include "packrnn/runtime/dlpack.hpp"
 #include "packrnn/runtime/error.hpp"
 #include "packrnn/runtime/graph.hpp"
