@@ -7,6 +7,7 @@
 #include "packrnn/kernels/cpu/linear.hpp"
 #include "packrnn/kernels/cuda/elementwise.hpp"
 #include "packrnn/kernels/cuda/linear.hpp"
+#include "packrnn/runtime/element.hpp"
 
 namespace packrnn::kernels {
 namespace {
@@ -15,6 +16,31 @@ namespace {
 std::int64_t cpu_bias(std::int64_t outputs, std::int64_t k, Dtype dtype) {
   const auto aligned = static_cast<std::int64_t>(kAlignment / size_of(dtype));
   return (cpu::linear_panel_elements(outputs, k, dtype) + aligned - 1) / aligned * aligned;
+}
+
+/// Assigns the bias behind the CPU engine's panels; undefined: zeros.
+void fill_bias(std::int64_t outputs, std::int64_t k, const TensorView& bias,
+               const TensorSpan& panels) {
+  const std::size_t size = size_of(panels.dtype());
+  std::byte* const to = static_cast<std::byte*>(panels.raw()) +
+                        static_cast<std::size_t>(cpu_bias(outputs, k, panels.dtype())) * size;
+  const std::size_t bytes = static_cast<std::size_t>(outputs) * size;
+  if (bias.defined())
+    std::memcpy(to, bias.raw(), bytes);
+  else
+    std::memset(to, 0, bytes);
+}
+
+Tensor transposed(const TensorView& weight) {
+  const std::int64_t rows = weight.size(0), columns = weight.size(1);
+  Tensor result = Tensor::empty({columns, rows}, weight.dtype());
+  with_dtype(weight.dtype(), [&]<class T>(std::type_identity<T>) {
+    const T* const from = weight.data<T>();
+    T* const to = result.span().data<T>();
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t c = 0; c < columns; ++c) to[c * rows + r] = from[r * columns + c];
+  });
+  return result;
 }
 
 void linear_on_gpu(Context& context, const TensorView& x, const TensorView& panels,
@@ -88,15 +114,23 @@ void pack_linear(Context& context, const TensorView& weight, const TensorView& b
     context.copy(filled, panels);
     return;
   }
-  const std::int64_t at = cpu_bias(outputs, k, dtype);
   cpu::pack_linear(weight, {panels.raw(), {cpu::linear_panel_elements(outputs, k, dtype)}, dtype});
-  std::byte* const to =
-      static_cast<std::byte*>(panels.raw()) + static_cast<std::size_t>(at) * size_of(dtype);
-  const std::size_t bytes = static_cast<std::size_t>(outputs) * size_of(dtype);
-  if (bias.defined())
-    std::memcpy(to, bias.raw(), bytes);
-  else
-    std::memset(to, 0, bytes);
+  fill_bias(outputs, k, bias, panels);
+}
+
+void pack_linear_backward(Context& context, const TensorView& weight, const TensorSpan& panels) {
+  expects(weight.defined() && weight.shape().rank() == 2, "weight: shape {}, expected [O, K]",
+          weight.shape());
+  const std::int64_t outputs = weight.size(0), k = weight.size(1);
+  const Dtype dtype = weight.dtype();
+  const std::int64_t elements = linear_panel_elements(context.device(), k, outputs, dtype);
+  check("weight", weight, {outputs, k}, dtype);
+  check_panels(panels, elements, dtype, context.device());
+  if (context.device().type == DeviceType::cuda)
+    return pack_linear(context, transposed(weight), {}, panels);
+  cpu::pack_linear_backward(weight,
+                            {panels.raw(), {cpu::linear_panel_elements(k, outputs, dtype)}, dtype});
+  fill_bias(k, outputs, {}, panels);
 }
 
 void linear(Context& context, const TensorView& x, const TensorView& panels, const TensorSpan& y) {
@@ -115,6 +149,23 @@ void linear(Context& context, const TensorView& x, const TensorView& panels, con
   cpu::linear(context, x,
               {panels.raw(), {cpu::linear_panel_elements(outputs, k, x.dtype())}, x.dtype()},
               {bias, {outputs}, x.dtype()}, y);
+}
+
+void linear_weight_gradient(Context& context, const TensorView& x, const TensorView& dy,
+                            const TensorSpan& dw, const TensorSpan& db) {
+  expects(x.defined() && x.shape().rank() == 2, "x: shape {}, expected [M, K]", x.shape());
+  expects(dy.defined() && dy.shape().rank() == 2, "dy: shape {}, expected [M, O]", dy.shape());
+  const Device device = context.device();
+  const std::int64_t outputs = dy.size(1), k = x.size(1);
+  check_computable("linear_weight_gradient", x.dtype(), device);
+  check("x", x, x.shape(), x.dtype(), device);
+  check("dy", dy, {x.size(0), outputs}, x.dtype(), device);
+  const Dtype sums = x.dtype() == Dtype::f64 ? Dtype::f64 : Dtype::f32;
+  check_optional("dw", dw, {outputs, k}, sums, device);
+  check_optional("db", db, {outputs}, sums, device);
+  if (device.type == DeviceType::cuda)
+    throw Unsupported("linear_weight_gradient: not on a GPU yet");
+  cpu::linear_weight_gradient(context, x, dy, dw, db);
 }
 
 }  // namespace packrnn::kernels

@@ -69,6 +69,32 @@ double worst_error(const std::vector<double>& got, const std::vector<double>& xs
   return worst;
 }
 
+Tensor ones(Shape shape, Dtype dtype) {
+  Tensor t = Tensor::empty(shape, Dtype::f64);
+  std::ranges::fill(t.values<double>(), 1.0);
+  return convert(t, dtype);
+}
+
+/// dw [O, K] and db [O], from 1 on, of dy [M, O] and x [M, K].
+struct Gradients {
+  Tensor dw, db;
+};
+
+Gradients gradients(Context& context, const TensorView& x, const TensorView& dy) {
+  Gradients result{ones({dy.size(1), x.size(1)}, x.dtype()), ones({dy.size(1)}, x.dtype())};
+  {  // what earlier work left in the scratch memory is no number
+    Workspace::Scope scope(context.workspace());
+    const std::span<char> old = scope.take<char>(std::int64_t{4} << 20);
+    std::memset(old.data(), 0xFF, old.size());
+  }
+  kernels::linear_weight_gradient(context, x, dy, result.dw, result.db);
+  return result;
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  return std::memcmp(a.view().raw(), b.view().raw(), a.view().bytes()) == 0;
+}
+
 }  // namespace
 
 TEST_CASE("linear agrees with the double reference on every instruction set") {
@@ -155,6 +181,130 @@ TEST_CASE("linear on a GPU has the bits of the CPU, and a row the same in any co
     const TensorView same = expected.view().rows(kRows - count, kRows);
     CHECK(std::memcmp(got.view().raw(), same.raw(), same.bytes()) == 0);
   }
+}
+
+TEST_CASE("panels of the way back multiply with the weight as it lies") {
+  const auto dtype = GENERATE(Dtype::f32, Dtype::f64, Dtype::f16, Dtype::bf16);
+  const auto outputs = GENERATE(1, 5, 70);
+  const auto k = GENERATE(1, 33, 130);
+  Context context;
+  const bool gpu = context.device().type == DeviceType::cuda;
+  if (!gpu && dtype != Dtype::f32 && dtype != Dtype::f64) return;
+  const Tensor weight = uniform({outputs, k}, dtype, 1), dy = uniform({9, outputs}, dtype, 2);
+  Tensor transposed = Tensor::empty({k, outputs}, Dtype::f64);
+  const std::vector<double> ws = doubles(weight);
+  for (std::int64_t o = 0; o < outputs; ++o)
+    for (std::int64_t i = 0; i < k; ++i)
+      transposed.values<double>()[std::size_t(i * outputs + o)] = ws[std::size_t(o * k + i)];
+  const auto both = [&](Context& there) {
+    Tensor panels =
+        there.empty({kernels::linear_panel_elements(there.device(), k, outputs, dtype)}, dtype);
+    kernels::pack_linear_backward(there, weight, panels);
+    const Tensor got = run(there, dy, panels, k);
+    const Tensor expected = run(there, dy, packed(there, convert(transposed, dtype), {}), k);
+    CHECK(same_bits(got, expected));
+  };
+  both(context);
+  if (gpu) return;
+  for_each_cpu_target([&](const std::string& target) {
+    INFO(target << " outputs " << outputs << " k " << k);
+    Context cpu(Device::cpu(), {.threads = 1});
+    both(cpu);
+  });
+}
+
+TEST_CASE("gradients of linear's weights agree with the double reference") {
+  NEEDS_THE_CPU;
+  const auto dtype = GENERATE(Dtype::f32, Dtype::f64);
+  const auto rows = GENERATE(0, 1, 7, 255, 256, 257, 700);
+  const auto outputs = GENERATE(1, 5, 17, 97, 200);
+  const auto k = GENERATE(1, 12, 33, 65, 100, 530);
+  PACKRNN_ONE_IN(7);
+  const auto precision = dtype == Dtype::f32 ? reference::kF32 : reference::kF64;
+  const Tensor x = uniform({rows, k}, dtype, 1), dy = uniform({rows, outputs}, dtype, 2);
+  const std::vector<double> xs = doubles(x), gs = doubles(dy);
+  const std::size_t O = std::size_t(outputs), K = std::size_t(k);
+  std::vector<double> dw(O * K, 1.0), db(O, 1.0);
+  for (std::size_t m = 0; m < std::size_t(rows); ++m)
+    for (std::size_t o = 0; o < O; ++o) {
+      db[o] += gs[m * O + o];
+      for (std::size_t i = 0; i < K; ++i) dw[o * K + i] += gs[m * O + o] * xs[m * K + i];
+    }
+  const auto worst = [](const std::vector<double>& got, const std::vector<double>& expected) {
+    double most = got.size() == expected.size() ? 0 : INFINITY;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const double error = std::abs(got[i] - expected[i]);
+      most = std::isnan(error) ? INFINITY : std::max(most, error);
+    }
+    return most;
+  };
+  // What was there before is one more term.
+  const double allowed = rows == 0 ? 0 : allowed_error(precision, rows + 1);
+  for_each_cpu_target([&](const std::string& target) {
+    INFO(target << " rows " << rows << " outputs " << outputs << " k " << k);
+    Context one(Device::cpu(), {.threads = 1});
+    const Gradients got = gradients(one, x, dy);
+    CHECK(worst(doubles(got.dw), dw) <= allowed);
+    CHECK(worst(doubles(got.db), db) <= allowed);
+    for (const int threads : {2, 3}) {
+      Context context(Device::cpu(), {.threads = threads});
+      const Gradients again = gradients(context, x, dy);
+      CHECK(same_bits(again.dw, got.dw));
+      CHECK(same_bits(again.db, got.db));
+    }
+  });
+}
+
+TEST_CASE("gradients of linear's weights: one without the other, and what is no number") {
+  NEEDS_THE_CPU;
+  Tensor x = uniform({9, 21}, Dtype::f32, 1), dy = uniform({9, 7}, Dtype::f32, 2);
+  x.values<float>()[3 * 21 + 20] = INFINITY;
+  dy.values<float>()[4 * 7 + 6] = NAN;
+  for_each_cpu_target([&](const std::string& target) {
+    INFO(target);
+    Context context(Device::cpu(), {.threads = 1});
+    const Gradients both = gradients(context, x, dy);
+    int odd = 0;
+    for (std::size_t i = 0; i < 7 * 21; ++i) {
+      const bool finite = std::isfinite(both.dw.values<float>()[i]);
+      odd += finite != (i % 21 != 20 && i / 21 != 6);
+    }
+    CHECK(odd == 0);
+    for (std::size_t o = 0; o < 7; ++o)
+      CHECK(std::isfinite(both.db.values<float>()[o]) == (o != 6));
+    Gradients apart{ones({7, 21}, Dtype::f32), ones({7}, Dtype::f32)};
+    kernels::linear_weight_gradient(context, x, dy, apart.dw, {});
+    kernels::linear_weight_gradient(context, x, dy, {}, apart.db);
+    kernels::linear_weight_gradient(context, x, dy, {}, {});
+    CHECK(same_bits(apart.dw, both.dw));
+    CHECK(same_bits(apart.db, both.db));
+  });
+}
+
+TEST_CASE("the way back through linear names what does not fit") {
+  Context context;
+  const Device device = context.device();
+  const Tensor weight = uniform({4, 3}, Dtype::f32, 1);
+  Tensor panels =
+      context.empty({kernels::linear_panel_elements(device, 3, 4, Dtype::f32) + 1}, Dtype::f32);
+  CHECK_THROWS_WITH(kernels::pack_linear_backward(context, weight, panels), Contains("panels"));
+  CHECK_THROWS_WITH(kernels::pack_linear_backward(context, weight.view().reshape({12}), panels),
+                    Contains("weight: shape [12], expected [O, K]"));
+  const Tensor x = context.to_device(uniform({2, 3}, Dtype::f32, 2));
+  Tensor dw = context.empty({4, 3}, Dtype::f32), db = context.empty({4}, Dtype::f32);
+  const auto gradient = [&](const Tensor& dy, const TensorSpan& w, const TensorSpan& b) {
+    kernels::linear_weight_gradient(context, x, context.to_device(dy), w, b);
+  };
+  const Tensor dy = uniform({2, 4}, Dtype::f32, 3);
+  CHECK_THROWS_WITH(gradient(uniform({5, 4}, Dtype::f32, 3), dw, db),
+                    Contains("dy has shape [5, 4], expected [2, 4]"));
+  CHECK_THROWS_WITH(gradient(uniform({2, 4}, Dtype::f64, 3), dw, db),
+                    Contains("f64") && Contains("f32"));
+  CHECK_THROWS_WITH(gradient(uniform({8}, Dtype::f32, 3), dw, db),
+                    Contains("dy: shape [8], expected [M, O]"));
+  CHECK_THROWS_WITH(gradient(dy, db, db), Contains("dw has shape [4], expected [4, 3]"));
+  CHECK_THROWS_WITH(gradient(dy, dw, dw), Contains("db has shape [4, 3], expected [4]"));
+  if (device.type == DeviceType::cuda) CHECK_THROWS_AS(gradient(dy, dw, db), Unsupported);
 }
 
 TEST_CASE("linear names what does not fit") {
