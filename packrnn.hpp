@@ -5,6 +5,7 @@
 #include "packrnn/layers/functions.hpp"
 #include "packrnn/layers/gru.hpp"
 #include "packrnn/layers/import.hpp"
+#include "packrnn/layers/layer_norm.hpp"
 #include "packrnn/layers/linear.hpp"
 #include "packrnn/layers/lstm.hpp"
 #include "packrnn/layers/packed_ops.hpp"
