@@ -5,12 +5,39 @@
 
 #include "packrnn/kernels/check.hpp"
 #include "packrnn/kernels/cpu/parallel_for.hpp"
+#include "packrnn/kernels/cpu/with_real.hpp"
 #include "packrnn/kernels/cuda/elementwise.hpp"
 #include "packrnn/kernels/cuda/pack.hpp"
 #include "packrnn/kernels/cuda/row.hpp"
 #include "packrnn/kernels/fill_value.hpp"
 
 namespace packrnn::kernels {
+namespace {
+
+// Checks y = f(a, b) of elements and assigns it on the CPU; b may be a.
+template <class Function>
+void for_elements(Context& context, const char* name, const TensorView& a, const TensorView& b,
+                  const TensorSpan& y, Function&& function) {
+  expects(a.defined(), "{}: an argument is not defined", name);
+  check_computable(name, a.dtype(), context.device());
+  check("the first argument", a, a.shape(), a.dtype(), context.device());
+  check("the second argument", b, a.shape(), a.dtype(), context.device());
+  check("the result", y, a.shape(), a.dtype(), context.device());
+  if (context.device().type == DeviceType::cuda)
+    throw Unsupported(fmt::format("{}: not on a GPU yet", name));
+  cpu::with_real(a.dtype(), [&]<class T>(std::type_identity<T>) {
+    const T* const first = a.data<T>();
+    const T* const second = b.data<T>();
+    T* const to = y.data<T>();
+    cpu::parallel_for(context.pool(), a.elements(), 3 * std::int64_t{sizeof(T)},
+                      [&](std::int64_t begin, std::int64_t end) {
+                        for (std::int64_t i = begin; i < end; ++i)
+                          to[i] = function(first[i], second[i]);
+                      });
+  });
+}
+
+}  // namespace
 
 void convert_elements(Context& context, const TensorView& source, const TensorSpan& target) {
   expects(source.defined(), "source is not defined");
@@ -65,6 +92,22 @@ void add_into(Context& context, const TensorView& part, const TensorSpan& sum) {
     add(std::type_identity<float>());
   else
     add(std::type_identity<double>());
+}
+
+void add_scaled(Context& context, const TensorView& a, double factor, const TensorView& b,
+                const TensorSpan& y) {
+  for_elements(context, "add_scaled", a, b, y,
+               [&]<class T>(T first, T second) { return first + static_cast<T>(factor) * second; });
+}
+
+void multiply(Context& context, const TensorView& a, const TensorView& b, const TensorSpan& y) {
+  for_elements(context, "multiply", a, b, y,
+               []<class T>(T first, T second) { return first * second; });
+}
+
+void scale(Context& context, const TensorView& x, double factor, const TensorSpan& y) {
+  for_elements(context, "scale", x, x, y,
+               [&]<class T>(T first, T) { return static_cast<T>(factor) * first; });
 }
 
 void fill(Context& context, double value, const TensorSpan& target) {

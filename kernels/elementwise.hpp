@@ -1,4 +1,5 @@
-// Whole tensors: another dtype, another order of axes, one value. Common errors as in pack.hpp.
+// Whole tensors: another dtype, another order of axes, one value, sums and products. Common errors
+// as in pack.hpp.
 #pragma once
 
 #include "packrnn/runtime/context.hpp"
@@ -16,6 +17,13 @@ void swap_axes(Context& context, const TensorView& source, const TensorSpan& tar
 /// sum += part, element by element; f32 and f64, on a GPU also f16 and bf16 (added in float). Equal
 /// shapes and dtypes; may not overlap.
 void add_into(Context& context, const TensorView& part, const TensorSpan& sum);
+
+/// Assigns y = a + factor * b, y = a * b, y = factor * x, element by element; f32 and f64. Equal
+/// shapes and dtypes; y may be an argument.
+void add_scaled(Context& context, const TensorView& a, double factor, const TensorView& b,
+                const TensorSpan& y);
+void multiply(Context& context, const TensorView& a, const TensorView& b, const TensorSpan& y);
+void scale(Context& context, const TensorView& x, double factor, const TensorSpan& y);
 
 /// Assigns `value`, converted as padding values are, to every element.
 void fill(Context& context, double value, const TensorSpan& target);

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <vector>
 
 #include "packrnn/kernels/check.hpp"
 #include "packrnn/kernels/cpu/pack.hpp"
+#include "packrnn/kernels/cpu/parallel_for.hpp"
 #include "packrnn/kernels/cuda/pack.hpp"
 #include "packrnn/kernels/cuda/row.hpp"
 #include "packrnn/kernels/fill_value.hpp"
@@ -311,6 +313,46 @@ void pick_elements(Context& context, const TensorView& packed, const PackedLayou
   }
   cpu::gather(context.pool(), bytes(packed), std::span<const std::int64_t>(rows), row, &value,
               bytes(target));
+}
+
+void put_elements(Context& context, const TensorView& rows, const PackedLayout& layout, bool last,
+                  const TensorSpan& packed) {
+  check_rank(context, "rows", rows, 1);
+  const Shape row_shape = rows.shape().from(1);
+  check("rows", rows, row_shape.prepend(layout.batch()), rows.dtype(), context.device());
+  check("packed", packed, row_shape.prepend(layout.total()), rows.dtype(), context.device());
+  if (on_gpu(context)) throw Unsupported("put_elements: not on a GPU yet");
+  if (packed.elements() == 0) return;
+
+  const std::int64_t row = row_bytes(row_shape, packed.dtype());
+  std::memset(packed.raw(), 0, packed.bytes());
+  for (std::int64_t n = 0; n < layout.batch(); ++n)
+    if (const std::int64_t length = layout.lengths()[static_cast<std::size_t>(n)]; length > 0)
+      std::memcpy(bytes(packed) + layout.row(n, last ? length - 1 : 0) * row, bytes(rows) + n * row,
+                  static_cast<std::size_t>(row));
+}
+
+void copy_columns(Context& context, const TensorView& source, std::int64_t from,
+                  const TensorSpan& target, std::int64_t to, std::int64_t width) {
+  check_rank(context, "source", source, 1);
+  check_rank(context, "target", target, 1);
+  const std::int64_t f = source.size(-1), g = target.size(-1);
+  expects(from >= 0 && width >= 0 && from <= f - width && to >= 0 && to <= g - width,
+          "columns [{}, {}) of {} to [{}, {}) of {}", from, from + width, source.shape(), to,
+          to + width, target.shape());
+  if (width == 0) return;
+  const std::int64_t rows = source.elements() / f;
+  expects(target.dtype() == source.dtype() && target.elements() == rows * g,
+          "target {} {} does not have the rows of source {} {}", target.dtype(), target.shape(),
+          source.dtype(), source.shape());
+  if (on_gpu(context)) throw Unsupported("copy_columns: not on a GPU yet");
+
+  const auto size = static_cast<std::int64_t>(size_of(source.dtype()));
+  cpu::parallel_for(context.pool(), rows, width * size, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r)
+      std::memcpy(bytes(target) + (r * g + to) * size, bytes(source) + (r * f + from) * size,
+                  static_cast<std::size_t>(width * size));
+  });
 }
 
 void concat_features(Context& context, std::span<const TensorView> inputs,

@@ -74,6 +74,16 @@ void gather_rows(Context& context, const TensorView& source, const TensorView& i
 void pick_elements(Context& context, const TensorView& packed, const PackedLayout& layout,
                    bool last, double empty_value, const TensorSpan& target);
 
+/// The backward of pick_elements(): assigns packed [total, row] with rows [N, row], caller's order,
+/// at the first or last row of each sequence that has one, and zeros elsewhere.
+void put_elements(Context& context, const TensorView& rows, const PackedLayout& layout, bool last,
+                  const TensorSpan& packed);
+
+/// Assigns columns [to, to + width) of the last dimension of target [..., G] from columns
+/// [from, from + width) of source [..., F]; other columns of target stay as they are.
+void copy_columns(Context& context, const TensorView& source, std::int64_t from,
+                  const TensorSpan& target, std::int64_t to, std::int64_t width);
+
 /// Assigns target [..., sum of F_k] by joining inputs [..., F_k] along the last dimension. At least
 /// one input.
 void concat_features(Context& context, std::span<const TensorView> inputs,

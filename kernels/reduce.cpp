@@ -4,6 +4,7 @@
 
 #include "packrnn/kernels/check.hpp"
 #include "packrnn/kernels/cpu/reduce.hpp"
+#include "packrnn/kernels/cpu/with_real.hpp"
 #include "packrnn/kernels/cuda/reduce.hpp"
 #include "packrnn/runtime/element.hpp"
 
@@ -27,6 +28,26 @@ void reduce_sequences(Context& context, Reduction reduction, const TensorView& p
     if constexpr (!std::is_integral_v<T>)  // refused above
       cpu::reduce(context.pool(), reduction, packed.values<T>(), layout, row.elements(),
                   empty_value, target.values<T>());
+  });
+}
+
+void reduce_sequences_backward(Context& context, Reduction reduction, const TensorView& packed,
+                               const PackedLayout& layout, const TensorView& gradient,
+                               const TensorSpan& target) {
+  expects(target.defined() && target.shape().rank() >= 1, "target is {}, expected [total, ...]",
+          target.defined() ? "a scalar" : "not defined");
+  const Device device = context.device();
+  check_computable("reduce_sequences_backward", target.dtype(), device);
+  const Shape row = target.shape().from(1);
+  check("target", target, row.prepend(layout.total()), target.dtype(), device);
+  check("gradient", gradient, row.prepend(layout.batch()), target.dtype(), device);
+  if (reduction == Reduction::max) check("packed", packed, target.shape(), target.dtype(), device);
+  if (device.type == DeviceType::cuda)
+    throw Unsupported("reduce_sequences_backward: not on a GPU yet");
+  cpu::with_real(target.dtype(), [&]<class T>(std::type_identity<T>) {
+    cpu::reduce_backward(context.pool(), reduction,
+                         reduction == Reduction::max ? packed.data<T>() : nullptr, layout,
+                         row.elements(), gradient.data<T>(), target.data<T>());
   });
 }
 

@@ -18,4 +18,12 @@ enum class Reduction { sum, mean, max };
 void reduce_sequences(Context& context, Reduction reduction, const TensorView& packed,
                       const PackedLayout& layout, double empty_value, const TensorSpan& target);
 
+/// Assigns target [total, ...], the gradient of packed, from that of a result [N, ...]: a
+/// sequence's gradient on each of its elements (sum), divided by their number (mean), or on the
+/// first element in time order that is the maximum or NaN, with zeros on the others (max). Only max
+/// reads packed; f32 and f64. target may not overlap either.
+void reduce_sequences_backward(Context& context, Reduction reduction, const TensorView& packed,
+                               const PackedLayout& layout, const TensorView& gradient,
+                               const TensorSpan& target);
+
 }  // namespace packrnn::kernels

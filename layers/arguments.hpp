@@ -1,8 +1,12 @@
 // Checks that all layers make of their arguments; private to the library.
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <string_view>
+#include <utility>
 
+#include "packrnn/layers/parameters.hpp"
 #include "packrnn/runtime/context.hpp"
 #include "packrnn/runtime/expects.hpp"
 
@@ -24,6 +28,20 @@ inline void expects_computable(std::string_view layer, Dtype dtype, const Contex
         "{}: a layer of {} runs on a GPU, and the context is on the CPU; use dtype f32, "
         "or a context on a GPU ({})",
         layer, dtype, Device::cuda_status()));
+}
+
+/// For a backward: what a caller's view shows now.
+inline std::shared_ptr<const Tensor> copy_on_device(Context& context, const TensorView& view) {
+  Tensor copy = context.empty(view.shape(), view.dtype());
+  context.copy(view, copy);
+  return std::make_shared<const Tensor>(std::move(copy));
+}
+
+/// Throws InvalidArgument if the parameters are not those that the forward used.
+inline void expects_unchanged(const Parameters& parameters, std::uint64_t version) {
+  expects(parameters.version() == version,
+          "the parameters were changed between forward and backward; change them after it, or "
+          "compute forward again on a new Tape");
 }
 
 }  // namespace packrnn

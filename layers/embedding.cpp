@@ -4,9 +4,11 @@
 #include <cmath>
 #include <memory>
 #include <numbers>
+#include <utility>
 #include <vector>
 
 #include "packrnn/kernels/pack.hpp"
+#include "packrnn/kernels/scatter.hpp"
 #include "packrnn/layers/arguments.hpp"
 #include "packrnn/runtime/expects.hpp"
 #include "packrnn/runtime/random.hpp"
@@ -77,6 +79,35 @@ Tensor Embedding::forward(Context& context, const TensorView& indices) const {
   Tensor result = context.empty(Shape(extents), options_.dtype);
   kernels::gather_rows(context, table ? table->view() : weight, indices, result);
   return result;
+}
+
+PackedVariable Embedding::forward(Tape& tape, const PackedSequence& indices) {
+  expects(indices.defined(), "indices is not defined");
+  return {forward(tape, indices.data()), indices.layout_ptr()};
+}
+
+PackedVariable Embedding::forward(Tape& tape, const PackedVariable& indices) {
+  expects(indices.defined(), "indices is not defined");
+  return {forward(tape, indices.data.value_ptr()), indices.layout};
+}
+
+Variable Embedding::forward(Tape& tape, const TensorView& indices) {
+  expects(indices.defined(), "indices is not defined");
+  expects_on_device("indices", indices, tape.context());
+  return forward(tape, copy_on_device(tape.context(), indices));
+}
+
+Variable Embedding::forward(Tape& tape, std::shared_ptr<const Tensor> indices) {
+  const Variable y = tape.result(std::as_const(*this).forward(tape.context(), indices->view()),
+                                 parameters_.trainable());
+  if (!y.needs_gradient()) return y;
+  tape.record([=, dy = y.gradient_ptr(), padding = options_.padding_idx,
+               parameters = std::make_shared<Parameters>(parameters_.shared())](Context& context) {
+    if (const Tensor upstream = dy->take(context); upstream.defined())
+      kernels::scatter_add_rows(context, upstream, *indices, parameters->gradient("weight"),
+                                padding);
+  });
+  return y;
 }
 
 }  // namespace packrnn

@@ -1,9 +1,12 @@
 // A table of vectors, looked up by index.
 #pragma once
 
+#include <memory>
+
 #include "packrnn/layers/derived.hpp"
 #include "packrnn/layers/packed_sequence.hpp"
 #include "packrnn/layers/parameters.hpp"
+#include "packrnn/layers/tape.hpp"
 #include "packrnn/runtime/context.hpp"
 
 namespace packrnn {
@@ -35,6 +38,13 @@ class Embedding {
   /// Indices [...] give [..., E].
   Tensor forward(Context& context, const TensorView& indices) const;
 
+  /// The same for training, on the CPU: the backward adds to the gradient of `weight` if it is
+  /// trainable now, but for row padding_idx, whose gradient is left alone. The uses of one row are
+  /// summed in the order of their positions, whatever the number of threads.
+  Variable forward(Tape& tape, const TensorView& indices);
+  PackedVariable forward(Tape& tape, const PackedSequence& indices);
+  PackedVariable forward(Tape& tape, const PackedVariable& indices);
+
   const EmbeddingOptions& options() const noexcept { return options_; }
   const Parameters& parameters() const noexcept { return parameters_; }
   Parameters& parameters() noexcept { return parameters_; }
@@ -48,6 +58,8 @@ class Embedding {
   }
 
  private:
+  Variable forward(Tape& tape, std::shared_ptr<const Tensor> indices);
+
   EmbeddingOptions options_;
   Parameters parameters_;
   Derived<Tensor> table_;  // the weight on a GPU

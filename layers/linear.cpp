@@ -1,6 +1,7 @@
 #include "packrnn/layers/linear.hpp"
 
 #include <cmath>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -58,6 +59,50 @@ Tensor Linear::forward(Context& context, const TensorView& x) const {
   const std::int64_t rows = x.elements() / I;
   if (rows > 0)
     kernels::linear(context, x.reshape({rows, I}), *panels, y.span().reshape({rows, O}));
+  return y;
+}
+
+PackedVariable Linear::forward(Tape& tape, const PackedVariable& x) {
+  expects(x.defined(), "x is not defined");
+  return {forward(tape, x.data), x.layout};
+}
+
+Variable Linear::forward(Tape& tape, const Variable& x) {
+  Context& context = tape.context();
+  const std::int64_t I = options_.in_features, O = options_.out_features;
+  const bool trains = parameters_.trainable();
+  const Variable y =
+      tape.result(std::as_const(*this).forward(context, x.value()), x.needs_gradient() || trains);
+  const std::int64_t rows = y.value().elements() / O;
+  if (!y.needs_gradient() || rows == 0) return y;
+
+  std::shared_ptr<const Tensor> panels;
+  if (x.needs_gradient())
+    panels = backward_panels_.get(context, parameters_.version(), [&] {
+      Tensor packed =
+          Tensor::empty({kernels::linear_panel_elements(context.device(), I, O, options_.dtype)},
+                        options_.dtype, context.device());
+      kernels::pack_linear_backward(context, parameters_.value("weight"), packed);
+      return packed;
+    });
+  tape.record([=, shape = x.shape(), value = trains ? x.value_ptr() : nullptr,
+               dx = x.gradient_ptr(), dy = y.gradient_ptr(), bias = options_.bias,
+               parameters = std::make_shared<Parameters>(parameters_.shared()),
+               version = parameters_.version()](Context& c) {
+    const Tensor upstream = dy->take(c);
+    if (!upstream.defined()) return;
+    expects_unchanged(*parameters, version);
+    const TensorView from = upstream.view().reshape({rows, O});
+    if (value)
+      kernels::linear_weight_gradient(c, value->view().reshape({rows, I}), from,
+                                      parameters->gradient("weight"),
+                                      bias ? parameters->gradient("bias") : TensorSpan{});
+    if (dx) {
+      Tensor result = c.empty(shape, upstream.dtype());
+      kernels::linear(c, from, *panels, result.span().reshape({rows, I}));
+      dx->add(c, std::move(result));
+    }
+  });
   return y;
 }
 

@@ -4,6 +4,7 @@
 #include "packrnn/layers/derived.hpp"
 #include "packrnn/layers/packed_sequence.hpp"
 #include "packrnn/layers/parameters.hpp"
+#include "packrnn/layers/tape.hpp"
 #include "packrnn/runtime/context.hpp"
 
 namespace packrnn {
@@ -34,6 +35,11 @@ class Linear {
   /// x [..., I] gives [..., O]; at least one dimension.
   Tensor forward(Context& context, const TensorView& x) const;
 
+  /// The same for training, on the CPU: the backward adds to the gradients of parameters() if they
+  /// are trainable now, and throws InvalidArgument if they were changed in between.
+  Variable forward(Tape& tape, const Variable& x);
+  PackedVariable forward(Tape& tape, const PackedVariable& x);
+
   const LinearOptions& options() const noexcept { return options_; }
   const Parameters& parameters() const noexcept { return parameters_; }
   Parameters& parameters() noexcept { return parameters_; }
@@ -49,7 +55,8 @@ class Linear {
  private:
   LinearOptions options_;
   Parameters parameters_;
-  Derived<Tensor> panels_;  // weight and bias in the order of a device's kernel
+  Derived<Tensor> panels_;           // weight and bias in the order of a device's kernel
+  Derived<Tensor> backward_panels_;  // the same of the weight's transpose
 };
 
 }  // namespace packrnn

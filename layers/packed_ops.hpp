@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "packrnn/layers/packed_sequence.hpp"
+#include "packrnn/layers/tape.hpp"
 #include "packrnn/runtime/context.hpp"
 
 namespace packrnn {
@@ -28,6 +29,15 @@ Tensor last_element(Context& context, const PackedSequence& packed, double empty
 Tensor sum_sequences(Context& context, const PackedSequence& packed, double empty_value = 0.0);
 Tensor mean_sequences(Context& context, const PackedSequence& packed, double empty_value = 0.0);
 Tensor max_sequences(Context& context, const PackedSequence& packed, double empty_value = 0.0);
+
+/// The same for training, on the CPU in f32 and f64. Sequences without elements have no gradient;
+/// that of a maximum goes to the first element, in time order, that holds it.
+PackedVariable concat_features(Tape& tape, std::span<const PackedVariable> inputs);
+Variable first_element(Tape& tape, const PackedVariable& packed, double empty_value = 0.0);
+Variable last_element(Tape& tape, const PackedVariable& packed, double empty_value = 0.0);
+Variable sum_sequences(Tape& tape, const PackedVariable& packed, double empty_value = 0.0);
+Variable mean_sequences(Tape& tape, const PackedVariable& packed, double empty_value = 0.0);
+Variable max_sequences(Tape& tape, const PackedVariable& packed, double empty_value = 0.0);
 
 /// Applies `function`, T -> T, to every element of data in the host's memory; throws
 /// InvalidArgument unless they are there and of T's dtype. Large data are spread over the context's

@@ -68,6 +68,17 @@ Shape padded_shape(std::int64_t steps, std::int64_t batch, bool batch_first, con
   return kernels::PaddedGrid{steps, batch, batch_first}.shape(row);
 }
 
+Tensor pad(Context& context, const TensorView& data, const PackedLayout& layout,
+           const PadOptions& options) {
+  const std::int64_t steps =
+      padded_steps(options.total_length, layout.padded_length(), layout.steps());
+  expects_on_device("packed", data, context);
+  Tensor padded = context.empty(
+      padded_shape(steps, layout.batch(), options.batch_first, data.shape().from(1)), data.dtype());
+  kernels::unpack_padded(context, data, layout, options.batch_first, options.padding_value, padded);
+  return padded;
+}
+
 }  // namespace
 
 PackedSequence pack_padded_sequence(Context& context, const TensorView& padded,
@@ -106,15 +117,7 @@ PackedSequence pack_padded_sequence(Context& context, const TensorView& padded,
 Tensor pad_packed_sequence(Context& context, const PackedSequence& packed,
                            const PadOptions& options) {
   expects(packed.defined(), "packed is not defined");
-  const PackedLayout& layout = packed.layout();
-  const std::int64_t steps =
-      padded_steps(options.total_length, layout.padded_length(), layout.steps());
-  const TensorView data = packed.data();
-  expects_on_device("packed", data, context);
-  Tensor padded = context.empty(
-      padded_shape(steps, layout.batch(), options.batch_first, data.shape().from(1)), data.dtype());
-  kernels::unpack_padded(context, data, layout, options.batch_first, options.padding_value, padded);
-  return padded;
+  return pad(context, packed.data(), packed.layout(), options);
 }
 
 PackedSequence pack_sequence(Context& context, std::span<const TensorView> sequences,
@@ -156,6 +159,39 @@ Tensor pad_sequence(Context& context, std::span<const TensorView> sequences,
                     sequences[0].dtype());
   kernels::pad_sequences(context, sequences, options.batch_first, options.padding_value, padded);
   return padded;
+}
+
+PackedVariable pack_padded_sequence(Tape& tape, const Variable& padded, const Lengths& lengths,
+                                    const PackOptions& options) {
+  PackedSequence packed = pack_padded_sequence(tape.context(), padded.value(), lengths, options);
+  const PackedLayoutPtr layout = packed.layout_ptr();
+  const Variable y = tape.result(std::move(packed).take_data(), padded.needs_gradient());
+  if (y.needs_gradient())
+    tape.record([layout, batch_first = options.batch_first, dx = padded.gradient_ptr(),
+                 dy = y.gradient_ptr()](Context& context) {
+      const Tensor upstream = dy->take(context);
+      if (!upstream.defined()) return;
+      Tensor own = context.empty(dx->shape(), upstream.dtype());
+      kernels::unpack_padded(context, upstream, *layout, batch_first, 0.0, own);
+      dx->add(context, std::move(own));
+    });
+  return {y, layout};
+}
+
+Variable pad_packed_sequence(Tape& tape, const PackedVariable& packed, const PadOptions& options) {
+  expects(packed.defined(), "packed is not defined");
+  const Variable y = tape.result(pad(tape.context(), packed.data.value(), *packed.layout, options),
+                                 packed.data.needs_gradient());
+  if (y.needs_gradient())
+    tape.record([layout = packed.layout, batch_first = options.batch_first,
+                 dx = packed.data.gradient_ptr(), dy = y.gradient_ptr()](Context& context) {
+      const Tensor upstream = dy->take(context);
+      if (!upstream.defined()) return;
+      Tensor rows = context.empty(dx->shape(), upstream.dtype());
+      kernels::pack_padded(context, upstream, *layout, batch_first, rows);
+      dx->add(context, std::move(rows));
+    });
+  return y;
 }
 
 }  // namespace packrnn

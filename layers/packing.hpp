@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "packrnn/layers/packed_sequence.hpp"
+#include "packrnn/layers/tape.hpp"
 #include "packrnn/runtime/context.hpp"
 
 namespace packrnn {
@@ -67,5 +68,11 @@ std::vector<Tensor> unpack_sequence(Context& context, const PackedSequence& pack
 /// One padded tensor from sequences [L_n, ...].
 Tensor pad_sequence(Context& context, std::span<const TensorView> sequences,
                     const PadOptions& options = {});
+
+/// The same for training. Padding has gradient zero, and no gradient is taken from it.
+PackedVariable pack_padded_sequence(Tape& tape, const Variable& padded, const Lengths& lengths,
+                                    const PackOptions& options = {});
+Variable pad_packed_sequence(Tape& tape, const PackedVariable& packed,
+                             const PadOptions& options = {});
 
 }  // namespace packrnn

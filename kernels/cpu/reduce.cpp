@@ -101,6 +101,43 @@ void reduce(ThreadPool& pool, Reduction reduction, std::span<const T> packed,
   });
 }
 
+template <class T>
+void reduce_backward(ThreadPool& pool, Reduction reduction, const T* packed,
+                     const PackedLayout& layout, std::int64_t features, const T* gradient,
+                     T* target) {
+  const auto average = layout.batch() == 0 ? 0 : layout.total() / layout.batch();
+  parallel_for(pool, layout.batch(), (average + 1) * features * std::int64_t{sizeof(T)},
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t n = begin; n < end; ++n) {
+                   const std::int64_t length = layout.lengths()[at(n)];
+                   const T* const from = gradient + n * features;
+                   for (std::int64_t t = 0; t < length; ++t) {
+                     T* const to = target + layout.row(n, t) * features;
+                     if (reduction == Reduction::mean)
+                       for (std::int64_t i = 0; i < features; ++i)
+                         to[i] = from[i] / static_cast<T>(length);
+                     else if (reduction == Reduction::sum)
+                       std::copy_n(from, features, to);
+                     else
+                       std::fill_n(to, features, T{0});
+                   }
+                   if (reduction != Reduction::max || length == 0) continue;
+                   for (std::int64_t i = 0; i < features; ++i) {
+                     std::int64_t best = layout.row(n, 0) * features + i;
+                     for (std::int64_t t = 1; t < length && packed[best] == packed[best]; ++t) {
+                       const std::int64_t next = layout.row(n, t) * features + i;
+                       if (!(packed[next] <= packed[best])) best = next;
+                     }
+                     target[best] = from[i];
+                   }
+                 }
+               });
+}
+
+template void reduce_backward(ThreadPool&, Reduction, const float*, const PackedLayout&,
+                              std::int64_t, const float*, float*);
+template void reduce_backward(ThreadPool&, Reduction, const double*, const PackedLayout&,
+                              std::int64_t, const double*, double*);
 template void reduce(ThreadPool&, Reduction, std::span<const float>, const PackedLayout&,
                      std::int64_t, double, std::span<float>);
 template void reduce(ThreadPool&, Reduction, std::span<const double>, const PackedLayout&,

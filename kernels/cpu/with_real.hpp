@@ -1,0 +1,19 @@
+// Turns a dtype into a type, of those that the CPU computes in; private.
+#pragma once
+
+#include <type_traits>
+
+#include "packrnn/runtime/dtype.hpp"
+
+namespace packrnn::kernels::cpu {
+
+/// Calls body(std::type_identity<T>) for f32 or f64; other dtypes were refused before.
+template <class Body>
+void with_real(Dtype dtype, Body&& body) {
+  if (dtype == Dtype::f32)
+    body(std::type_identity<float>());
+  else
+    body(std::type_identity<double>());
+}
+
+}  // namespace packrnn::kernels::cpu
