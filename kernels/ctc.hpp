@@ -31,7 +31,9 @@ void ctc(Context& context, const TensorView& logits, const PackedLayout& layout,
          const CtcLabels& labels, const TensorSpan& log_sum_exp, const TensorSpan& losses);
 
 /// Assigns gradient [total, C], d total / d logits, from scales f64 [N], d total / d loss, and what
-/// forward assigned. Zeros for a sequence whose scale is 0 or whose loss is infinite.
+/// forward assigned. Zeros for a sequence whose scale is 0 or whose loss is infinite. Takes as
+/// scratch, on each thread, 2 L + 1 doubles for each step of the sequence that needs most, L its
+/// labels.
 void ctc_backward(Context& context, const TensorView& logits, const PackedLayout& layout,
                   const CtcLabels& labels, const TensorView& log_sum_exp, const TensorView& losses,
                   const TensorView& scales, const TensorSpan& gradient);

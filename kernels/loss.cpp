@@ -48,6 +48,17 @@ void check_elements(const ElementTerms& terms, const TensorView& input, const Te
     check_optional("a weight", weight, weight.shape(), Dtype::f64);
 }
 
+void check_probabilities(const TensorView& targets) {
+  with_f32_or_f64(targets.dtype(), [&]<class T>(std::type_identity<T>) {
+    std::int64_t i = 0;
+    for (const T y : targets.values<T>()) {
+      expects(y >= 0 && y <= 1, "targets[{}] is {}, counted over all elements; expected 0 to 1", i,
+              y);
+      ++i;
+    }
+  });
+}
+
 }  // namespace
 
 void cross_entropy(Context& context, const CrossEntropy& terms, const TensorView& logits,
@@ -79,6 +90,7 @@ void cross_entropy_backward(Context& context, const CrossEntropy& terms, const T
 void element_losses(Context& context, const ElementTerms& terms, const TensorView& input,
                     const TensorView& target, const TensorSpan& losses) {
   check_elements(terms, input, target, losses, "losses");
+  if (terms.loss == ElementLoss::binary_cross_entropy) check_probabilities(target);
   with_f32_or_f64(input.dtype(), [&]<class T>(std::type_identity<T>) {
     cpu::element_losses(context.pool(), terms, input.values<T>(), target.values<T>(),
                         losses.values<double>());

@@ -45,7 +45,8 @@ struct ElementTerms {
   TensorView weight = {}, pos_weight = {};
 };
 
-/// Assigns losses f64 [M]: the sums over the M equal parts of input and target, of one shape.
+/// Assigns losses f64 [M]: the sums over the M equal parts of input and target, of one shape. The
+/// targets of binary cross entropy are 0 to 1 (not checked again on the way back).
 void element_losses(Context& context, const ElementTerms& terms, const TensorView& input,
                     const TensorView& target, const TensorSpan& losses);
 

@@ -207,20 +207,29 @@ struct ElementState {
 };
 
 struct ElementArguments {
-  std::string_view loss;
+  std::string_view loss, input_name, target_name;
   kernels::ElementLoss kind;
   BceOptions options;
 };
+
+ElementArguments squared_error(LossReduction reduction) {
+  return {
+      "mse_loss", "input", "target", kernels::ElementLoss::squared_error, {.reduction = reduction}};
+}
+ElementArguments binary_cross_entropy(const BceOptions& options) {
+  return {"bce_with_logits", "logits", "targets", kernels::ElementLoss::binary_cross_entropy,
+          options};
+}
 
 Variable elements_of(Tape& tape, const Variable& input, const TensorView& target,
                      const ElementArguments& arguments, const PackedLayout* layout) {
   const BceOptions& options = arguments.options;
   Context& context = tape.context();
-  expects_input(arguments.loss, "input", input, context);
+  expects_input(arguments.loss, arguments.input_name, input, context);
   expects(target.defined() && target.shape() == input.shape() && target.dtype() == input.dtype(),
-          "target has shape {} and dtype {}, expected {} and {}", target.shape(), target.dtype(),
-          input.shape(), input.dtype());
-  expects_on_device("target", target, context);
+          "{} has shape {} and dtype {}, expected {} and {}", arguments.target_name, target.shape(),
+          target.dtype(), input.shape(), input.dtype());
+  expects_on_device(arguments.target_name, target, context);
   auto state = std::make_shared<ElementState>();
   state->target = Tensor::copy_of(target);
   state->weight = weights_of("weight", options.weight, input.shape(), context);
@@ -292,31 +301,25 @@ Variable cross_entropy(Tape& tape, const PackedVariable& logits, const PackedSeq
 
 Variable mse_loss(Tape& tape, const Variable& input, const TensorView& target,
                   LossReduction reduction) {
-  return elements_of(tape, input, target,
-                     {"mse_loss", kernels::ElementLoss::squared_error, {.reduction = reduction}},
-                     nullptr);
+  return elements_of(tape, input, target, squared_error(reduction), nullptr);
 }
 
 Variable mse_loss(Tape& tape, const PackedVariable& input, const PackedSequence& target,
                   LossReduction reduction, Per per) {
   expects_same_rows("target", input, target);
-  return elements_of(tape, input.data, target.data(),
-                     {"mse_loss", kernels::ElementLoss::squared_error, {.reduction = reduction}},
+  return elements_of(tape, input.data, target.data(), squared_error(reduction),
                      per == Per::sequence ? input.layout.get() : nullptr);
 }
 
 Variable bce_with_logits(Tape& tape, const Variable& logits, const TensorView& targets,
                          const BceOptions& options) {
-  return elements_of(tape, logits, targets,
-                     {"bce_with_logits", kernels::ElementLoss::binary_cross_entropy, options},
-                     nullptr);
+  return elements_of(tape, logits, targets, binary_cross_entropy(options), nullptr);
 }
 
 Variable bce_with_logits(Tape& tape, const PackedVariable& logits, const PackedSequence& targets,
                          const BceOptions& options, Per per) {
   expects_same_rows("targets", logits, targets);
-  return elements_of(tape, logits.data, targets.data(),
-                     {"bce_with_logits", kernels::ElementLoss::binary_cross_entropy, options},
+  return elements_of(tape, logits.data, targets.data(), binary_cross_entropy(options),
                      per == Per::sequence ? logits.layout.get() : nullptr);
 }
 
@@ -336,9 +339,8 @@ Variable ctc_loss(Tape& tape, const PackedVariable& logits, const TensorView& ta
   for (std::int64_t n = 0; n < target_lengths.count(); ++n) {
     const std::int64_t length = target_lengths.values()[at(n)];
     const std::int64_t left = targets.elements() - state->begins.back();
-    expects(length >= 0 && length <= left,
-            "target_lengths[{}] is {}, expected 0 to {}, the targets that are left", n, length,
-            left);
+    expects(length <= left, "target_lengths[{}] is {}, and only {} of {} targets are left", n,
+            length, left, targets.elements());
     state->begins.push_back(state->begins.back() + length);
   }
   expects(targets.shape() == Shape{state->begins.back()}, "targets has shape {}, expected {}",

@@ -5,9 +5,9 @@
 //
 // On the CPU, in f32 and f64 (on a GPU: Unsupported). Each row's loss is computed in double from
 // that row alone, and sums are in double in a fixed order: the bits do not depend on the number of
-// threads, and those of a sequence not on its batch. Results have the dtype of the input. Targets
-// and weights have no gradient and are copied. Wrong shapes, dtypes and target values throw
-// InvalidArgument, naming position, value and range, before anything is computed.
+// threads, and those of a sequence's own loss not on its batch. Results have the dtype of the
+// input. Targets and weights have no gradient and are copied. Wrong shapes, dtypes and target
+// values throw InvalidArgument, naming position, value and range, before anything is computed.
 #pragma once
 
 #include <cstdint>

@@ -121,15 +121,16 @@ void cross_entropy_backward(ThreadPool& pool, const CrossEntropy& terms, std::sp
     T* const to = gradient.data() + m * classes;
     const std::int64_t y = targets[at(m)];
     const double scale = scales[at(m)];
-    if (y == terms.ignore_index || scale == 0) {
+    const double own = y == terms.ignore_index ? 0 : smoothing.target * weights[y];
+    const double terms_weight = y == terms.ignore_index ? 0 : own + all;
+    if (scale == 0 || terms_weight == 0) {
       std::fill(to, to + classes, T{0});
       return;
     }
-    const double own = smoothing.target * weights[y];
     for (std::int64_t c = 0; c < classes; ++c) {
       const double p = std::exp(static_cast<double>(row[c]) - log_sum_exp[at(m)]);
       const double wanted = smoothing.others * weights[c] + (c == y ? own : 0);
-      to[c] = static_cast<T>(scale * (p * (own + all) - wanted));
+      to[c] = static_cast<T>(scale * (p * terms_weight - wanted));
     }
   });
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the golden files of this folder: recurrent layers and packing as PyTorch computes them.
+"""Writes the golden files of this folder: recurrent layers, packing and losses as PyTorch computes them.
 
 Everything is computed in float64 on the CPU from weights, inputs and states that a float32 holds
 exactly, so that an engine in either precision can start from the same numbers. The seeds depend

@@ -490,6 +490,15 @@ TEST_CASE("a NaN stays in its row, and what does not count may be anything") {
   CHECK(std::isfinite(left_out.value.values<double>()[0]));
   CHECK(left_out.gradient.values<double>()[2] == 0.0);
 
+  const Tensor weights = Tensor::from({1.0, 0.0}, {2});
+  const Outcome weightless =
+      outcome(tensor_of(logits, {3, 2}, Dtype::f64), [&](Tape& tape, const Variable& x) {
+        return cross_entropy(tape, x, classes_of({0, 1, 0}),
+                             {.class_weights = weights, .reduction = LossReduction::none});
+      });
+  CHECK(doubles_of(weightless.value)[1] == 0.0);
+  CHECK(doubles_of(weightless.gradient)[2] == 0.0);
+
   const PackedLayoutPtr layout = PackedLayout::make({1, 2});
   const Outcome ctc = outcome(
       tensor_of(logits, {3, 2}, Dtype::f64), over(layout, [&](Tape& tape, const PackedVariable& x) {
@@ -630,6 +639,14 @@ TEST_CASE("wrong arguments of losses are refused with their values") {
     bce_with_logits(tape, x, Tensor::zeros({3, 4}, Dtype::f32),
                     {.pos_weight = Tensor::zeros({3}, Dtype::f32)});
   });
+  refused("probability", {"targets[1] is 1.5", "0 to 1"}, [&] {
+    bce_with_logits(tape, tape.input(Tensor::zeros({2}, Dtype::f32)),
+                    tensor_of({1, 1.5}, {2}, Dtype::f32));
+  });
+  refused("probability", {"targets[0] is nan", "0 to 1"}, [&] {
+    bce_with_logits(tape, tape.input(Tensor::zeros({2}, Dtype::f64)),
+                    tensor_of({kNaN, 1}, {2}, Dtype::f64));
+  });
   refused("label", {"targets[2] is 4", "0 to 3"}, [&] {
     ctc_loss(tape, packed, classes_of({1, 2, 4}), {2, 1});
   });
@@ -639,13 +656,13 @@ TEST_CASE("wrong arguments of losses are refused with their values") {
   refused("blank", {"blank is 4", "0 to 3"}, [&] {
     ctc_loss(tape, packed, classes_of({1, 2, 3}), {2, 1}, {.blank = 4});
   });
-  refused("too few targets", {"target_lengths[1] is 2", "0 to 1"}, [&] {
+  refused("too few targets", {"target_lengths[1] is 2", "only 1 of 3"}, [&] {
     ctc_loss(tape, packed, classes_of({1, 2, 3}), {2, 2});
   });
   refused("too many targets", {"targets has shape [3]", "[2]"}, [&] {
     ctc_loss(tape, packed, classes_of({1, 2, 3}), {1, 1});
   });
-  refused("negative length", {"target_lengths[0] is -1"}, [&] {
+  refused("negative length", {"lengths[0] is -1"}, [&] {
     ctc_loss(tape, packed, classes_of({1, 2, 3}), {-1, 1});
   });
   refused("sequences", {"target_lengths has 1 entries", "expected 2"}, [&] {
