@@ -7,6 +7,7 @@
 #include "packrnn/layers/import.hpp"
 #include "packrnn/layers/layer_norm.hpp"
 #include "packrnn/layers/linear.hpp"
+#include "packrnn/layers/losses.hpp"
 #include "packrnn/layers/lstm.hpp"
 #include "packrnn/layers/packed_ops.hpp"
 #include "packrnn/layers/packing.hpp"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the golden files of this folder: recurrent layers and packing as PyTorch computes them.
+"""Writes the golden files of this folder: recurrent layers, packing and losses as PyTorch computes them.
 
 Everything is computed in float64 on the CPU from weights, inputs and states that a float32 holds
 exactly, so that an engine in either precision can start from the same numbers. The seeds depend
@@ -247,6 +247,52 @@ def pack_case(lengths, trailing, batch_first, enforce_sorted, total_length, padd
                      "padding_value": repr(float(padding_value)), "torch": torch.__version__}
 
 
+def loss_file(name, inputs, configurations, loss):
+    """`loss` of inputs under each configuration: value.k, and gradient.k for upstream gradients by.k."""
+    tensors = dict(inputs)
+    for k, configuration in enumerate(configurations):
+        logits = inputs["logits"].clone().requires_grad_()
+        value = loss(logits, **configuration)
+        by = formula(lambda j, k=k: torch.cos(0.7 * j + k), *value.shape)
+        (gradient,) = torch.autograd.grad(value, logits, by)
+        tensors.update({f"value.{k}": value, f"by.{k}": by, f"gradient.{k}": gradient})
+    return tensors, {"kind": "loss", "loss": name, "torch": torch.__version__}
+
+
+def loss_cases():
+    functional, reductions = torch.nn.functional, ["none", "sum", "mean"]
+    generator = torch.Generator().manual_seed(zlib.crc32(b"losses"))
+    logits, weight = random((6, 4), 3.0, generator), torch.tensor([0.5, 1.0, 2.0, 0.25]).double()
+    targets = torch.tensor([1, 0, -100, 3, 2, 1])
+    yield "losses_cross_entropy", loss_file(
+        "cross_entropy", {"logits": logits, "targets": targets, "weight": weight},
+        [{"reduction": r, "weight": w, "label_smoothing": e, "ignore_index": i}
+         for r in reductions for w in [None, weight] for e in [0.0, 0.1] for i in [-100, 1]],
+        lambda x, ignore_index, **options: functional.cross_entropy(
+            x, targets.clamp(min=0) if ignore_index == 1 else targets,
+            ignore_index=ignore_index, **options))
+    target = random((6, 4), 3.0, generator)
+    yield "losses_mse", loss_file("mse", {"logits": logits, "target": target},
+                                  [{"reduction": r} for r in reductions],
+                                  lambda x, **options: functional.mse_loss(x, target, **options))
+    wide, unit = 30 * logits, (random((6, 4), 1.0, generator) + 1) / 2
+    full = random((6, 4), 1.0, generator).abs()
+    yield "losses_bce", loss_file(
+        "bce", {"logits": wide, "target": unit, "weight": full, "pos_weight": weight},
+        [{"reduction": r, "weight": w, "pos_weight": p}
+         for r in reductions for w in [None, full] for p in [None, weight]],
+        lambda x, **options: functional.binary_cross_entropy_with_logits(x, unit, **options))
+    # Repeats, none, as many as steps, a repeat that needs one step more than there is.
+    lengths, target_lengths = torch.tensor([7, 4, 3, 3]), torch.tensor([3, 0, 3, 3])
+    labels, steps = torch.tensor([1, 1, 2, 3, 1, 2, 2, 2, 3]), random((7, 4, 4), 2.0, generator)
+    yield "losses_ctc", loss_file(
+        "ctc", {"logits": steps, "targets": labels, "lengths": lengths,
+                "target_lengths": target_lengths},
+        [{"reduction": r, "zero_infinity": True} for r in reductions],
+        lambda x, **options: functional.ctc_loss(x.log_softmax(2), labels, lengths, target_lengths,
+                                                 **options))
+
+
 def cases():
     for cell in ["lstm", "gru", "rnn_tanh", "rnn_relu"]:
         for layers in [1, 2]:
@@ -271,6 +317,7 @@ def cases():
     yield "pack_one", pack_case([4], (2,), True, True, 6, 7.0)
     yield "pack_no_trailing", pack_case([1, 3, 2], (), False, False, None, 0.0)
     yield "pack_two_trailing", pack_case([1, 3, 2], (2, 3), True, False, 4, 0.0)
+    yield from loss_cases()
 
 
 def main():
