@@ -6,6 +6,7 @@
 #include "packrnn/layers/import.hpp"
 #include "packrnn/layers/linear.hpp"
 #include "packrnn/layers/lstm.hpp"
+#include "packrnn/layers/optimizers.hpp"
 #include "packrnn/layers/packed_ops.hpp"
 #include "packrnn/layers/packing.hpp"
 #include "packrnn/layers/rnn.hpp"
