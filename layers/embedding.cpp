@@ -1,9 +1,7 @@
 #include "packrnn/layers/embedding.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
-#include <numbers>
 #include <utility>
 #include <vector>
 
@@ -16,27 +14,6 @@
 namespace packrnn {
 namespace {
 
-// A number of (0, 1] from 53 of 64 random bits.
-double uniform(std::uint32_t high, std::uint32_t low) {
-  const std::uint64_t bits = ((std::uint64_t{high} << 32) | low) >> 11;
-  return static_cast<double>(bits + 1) * 0x1p-53;
-}
-
-// Box and Muller's transform; elements 2 j and 2 j + 1 depend only on (seed, j). In double, because
-// float uniforms would end the tails at 5.8.
-void fill_normal(std::uint64_t seed, std::span<double> values) {
-  const PhiloxKey key = {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
-  for (std::size_t i = 0; i < values.size(); i += 2) {
-    const std::uint64_t pair = i / 2;
-    const PhiloxCounter bits = philox4x32_10(
-        {static_cast<std::uint32_t>(pair), static_cast<std::uint32_t>(pair >> 32), 0, 0}, key);
-    const double radius = std::sqrt(-2.0 * std::log(uniform(bits[0], bits[1])));
-    const double angle = 2.0 * std::numbers::pi * uniform(bits[2], bits[3]);
-    values[i] = radius * std::cos(angle);
-    if (i + 1 < values.size()) values[i + 1] = radius * std::sin(angle);
-  }
-}
-
 Parameters make_parameters(const EmbeddingOptions& options) {
   const std::int64_t V = options.num_embeddings, E = options.embedding_dim;
   expects(V >= 1, "num_embeddings is {}, expected 1 or more", V);
@@ -45,7 +22,8 @@ Parameters make_parameters(const EmbeddingOptions& options) {
           "padding_idx is {}, expected -1 (none) or 0 to {}", options.padding_idx, V - 1);
   Parameters parameters({{"weight", {V, E}}}, options.dtype);
   Tensor initial = Tensor::empty({V, E}, Dtype::f64);
-  fill_normal(options.seed, initial.values<double>());
+  Generator generator(options.seed);
+  fill_normal(generator, initial);
   if (options.padding_idx >= 0)
     std::ranges::fill(
         initial.span().rows(options.padding_idx, options.padding_idx + 1).values<double>(), 0.0);

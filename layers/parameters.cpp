@@ -107,6 +107,11 @@ TensorSpan Parameters::change_values() {
   return state_->values;
 }
 
+TensorSpan Parameters::change_value(std::int64_t i) {
+  const Entry& which = entry(i);
+  return part(change_values(), which);
+}
+
 bool Parameters::contains(std::string_view name) const noexcept { return find(name).has_value(); }
 
 std::string Parameters::mismatch(const Entry& entry, const TensorView& value) {

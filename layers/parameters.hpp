@@ -101,6 +101,8 @@ class Parameters {
   TensorView values() const noexcept { return state_->values; }
   /// For an optimizer: changes are announced to whatever was derived from the old values.
   TensorSpan change_values();
+  /// The same of one parameter, of its shape.
+  TensorSpan change_value(std::int64_t i);
 
  private:
   struct Entry {

@@ -1,6 +1,7 @@
 #include "packrnn/runtime/random.hpp"
 
 #include <cmath>
+#include <numbers>
 #include <type_traits>
 
 #include "packrnn/runtime/element.hpp"
@@ -20,11 +21,20 @@ double uniform53(std::uint32_t high, std::uint32_t low) noexcept {
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 
+/// A number of (0, 1], of which there is a logarithm.
+double positive_uniform53(std::uint32_t high, std::uint32_t low) noexcept {
+  return uniform53(high, low) + 0x1p-53;
+}
+
+void expects_floating(const TensorSpan& target) {
+  expects(target.defined() && is_floating(target.dtype()), "target is {}, but must be floating",
+          target.defined() ? name_of(target.dtype()) : "not defined");
+}
+
 }  // namespace
 
 void fill_uniform(Generator& generator, const TensorSpan& target, double low, double high) {
-  expects(target.defined() && is_floating(target.dtype()), "target is {}, but must be floating",
-          target.defined() ? name_of(target.dtype()) : "not defined");
+  expects_floating(target);
   expects(std::isfinite(low) && std::isfinite(high) && low <= high && std::isfinite(high - low),
           "numbers of [{}, {}) were asked for; the bounds must be finite and in order", low, high);
   with_dtype(target.dtype(), [&]<class T>(std::type_identity<T>) {
@@ -42,6 +52,29 @@ void fill_uniform(Generator& generator, const TensorSpan& target, double low, do
                                         : uniform01(random[i]);
         values[begin + i] = convert_element<T>(low + (high - low) * unit);
       }
+    }
+  });
+}
+
+void fill_normal(Generator& generator, const TensorSpan& target, double mean, double deviation) {
+  expects_floating(target);
+  expects(std::isfinite(mean) && std::isfinite(deviation) && deviation >= 0.0,
+          "numbers of N({}, {}^2) were asked for; both must be finite, the second not negative",
+          mean, deviation);
+  with_dtype(target.dtype(), [&]<class T>(std::type_identity<T>) {
+    const std::span<T> values = target.values<T>();  // checks the device: before the draw
+    const std::uint64_t stream = generator.draw();
+    const PhiloxKey key{low_word(generator.seed()), high_word(generator.seed())};
+    for (std::size_t i = 0; i < values.size(); i += 2) {
+      const std::uint64_t pair = i / 2;
+      const PhiloxCounter bits = philox4x32_10(
+          {low_word(pair), high_word(pair), low_word(stream), high_word(stream)}, key);
+      // In double whatever T is: float uniforms would end the tails at 5.8.
+      const double radius = std::sqrt(-2.0 * std::log(positive_uniform53(bits[0], bits[1])));
+      const double angle = 2.0 * std::numbers::pi * positive_uniform53(bits[2], bits[3]);
+      values[i] = convert_element<T>(mean + deviation * (radius * std::cos(angle)));
+      if (i + 1 < values.size())
+        values[i + 1] = convert_element<T>(mean + deviation * (radius * std::sin(angle)));
     }
   });
 }

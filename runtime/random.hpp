@@ -34,4 +34,10 @@ class Generator {
 /// rounding to the dtype may give `high` itself.
 void fill_uniform(Generator& generator, const TensorSpan& target, double low, double high);
 
+/// Assigns independent numbers of N(mean, deviation^2) to a floating tensor (one draw of the
+/// generator), by the transform of Box and Muller in double; elements 2 j and 2 j + 1 depend only
+/// on (seed, draw, j) and the dtype.
+void fill_normal(Generator& generator, const TensorSpan& target, double mean = 0.0,
+                 double deviation = 1.0);
+
 }  // namespace packrnn

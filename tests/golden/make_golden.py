@@ -293,6 +293,25 @@ def loss_cases():
                                                  **options))
 
 
+def optimizer_case(make, clip):
+    """Seven steps with given gradients: `values.k` after step k, and the norms before clipping."""
+    count, steps = 6, 7
+    value = torch.nn.Parameter(formula(lambda j: torch.cos(1.3 * j), count))
+    optimizer = make([value])
+    tensors = {"values.0": value.detach().clone()}
+    for k in range(1, steps + 1):
+        gradient = formula(lambda j, k=k: torch.sin(0.9 * j + 1.7 * k) * (1 + j), count)
+        tensors[f"gradients.{k}"], value.grad = gradient, gradient.clone()
+        norm = torch.nn.utils.clip_grad_norm_([value], clip) if clip else gradient.norm()
+        if k == 5:  # a change of the learning rate
+            optimizer.param_groups[0]["lr"] *= 0.5
+        optimizer.step()
+        tensors[f"values.{k}"] = value.detach().clone()
+        tensors[f"norm.{k}"] = norm.detach().reshape(1)
+    return tensors, {"kind": "optimizer", "torch": torch.__version__,
+                     "note": "learning rate halved from step 5 on"}
+
+
 def cases():
     for cell in ["lstm", "gru", "rnn_tanh", "rnn_relu"]:
         for layers in [1, 2]:
@@ -310,6 +329,14 @@ def cases():
     for cell in ["lstm", "gru"]:
         yield f"{cell}_l3_bi_states", state_case(cell, True)
         yield f"{cell}_l3_bi_nostates", state_case(cell, False)
+    optim = torch.optim
+    yield "optimizers_sgd", optimizer_case(lambda p: optim.SGD(p, 0.1, weight_decay=0.05), 0)
+    yield "optimizers_sgd_momentum", optimizer_case(lambda p: optim.SGD(p, 0.1, 0.9), 2.0)
+    yield "optimizers_sgd_nesterov", optimizer_case(
+        lambda p: optim.SGD(p, 0.1, 0.8, weight_decay=0.05, nesterov=True), 0)
+    yield "optimizers_adam", optimizer_case(
+        lambda p: optim.Adam(p, 0.02, (0.8, 0.95), 1e-3, weight_decay=0.05), 0)
+    yield "optimizers_adamw", optimizer_case(lambda p: optim.AdamW(p, 0.02, weight_decay=0.1), 2.0)
     yield "pack_unsorted", pack_case([3, 5, 1, 4], (2,), False, False, None, 0.0)
     yield "pack_unsorted_batch_first", pack_case([2, 6, 1], (3,), True, False, 8, -1.5)
     yield "pack_sorted_ties", pack_case([4, 4, 2, 2, 2, 1], (2,), False, True, None, 0.0)

@@ -111,4 +111,40 @@ TEST_CASE("fill_uniform refuses before it draws") {
   CHECK(generator.position() == 1);
 }
 
+TEST_CASE("fill_normal is normal, and an element depends on its place and draw alone") {
+  for (const Dtype dtype : {Dtype::f32, Dtype::f64}) {
+    Tensor longer = Tensor::empty({100001}, dtype), shorter = Tensor::empty({7}, dtype);
+    Generator generator(7), again(7);
+    fill_normal(generator, longer, 2.0, 3.0);
+    fill_normal(again, shorter, 2.0, 3.0);
+    CHECK(generator.position() == 1);
+    const Tensor x = convert(longer, Dtype::f64), y = convert(shorter, Dtype::f64);
+    CHECK(std::equal(y.values<double>().begin(), y.values<double>().end(),
+                     x.values<double>().begin()));
+    double sum = 0, squares = 0, beyond = 0;
+    for (const double value : x.values<double>()) {
+      const double z = (value - 2.0) / 3.0;
+      sum += z;
+      squares += z * z;
+      beyond += std::abs(z) > 2.0 ? 1.0 : 0.0;
+    }
+    // Standard errors: 1 / sqrt(n) = 0.0032, sqrt(2 / n) = 0.0045 and, of the 4.55 percent beyond
+    // two deviations, sqrt(0.0455 * 0.9545 / n) = 0.00066; five of each.
+    CHECK(std::abs(sum / 1e5) < 0.016);
+    CHECK(std::abs(squares / 1e5 - 1.0) < 0.023);
+    CHECK(std::abs(beyond / 1e5 - 0.0455) < 0.0033);
+    fill_normal(again, shorter, 2.0, 3.0);
+    CHECK(convert(shorter, Dtype::f64).values<double>()[0] != y.values<double>()[0]);
+  }
+}
+
+TEST_CASE("fill_normal refuses before it draws") {
+  Generator generator;
+  Tensor integers = Tensor::zeros({2}, Dtype::i32), floats = Tensor::zeros({2}, Dtype::f32);
+  CHECK_THROWS_WITH(fill_normal(generator, integers), Contains("i32"));
+  CHECK_THROWS_WITH(fill_normal(generator, floats, 0.0, -1.0), Contains("-1"));
+  CHECK_THROWS_AS(fill_normal(generator, floats, std::nan("")), InvalidArgument);
+  CHECK(generator.position() == 0);
+}
+
 }  // namespace packrnn

@@ -1,0 +1,28 @@
+// CPU bodies of kernels/optimizer.hpp: arguments are checked. T is float or double. Private.
+#pragma once
+
+#include <span>
+
+#include "packrnn/kernels/optimizer.hpp"
+#include "packrnn/runtime/thread_pool.hpp"
+
+namespace packrnn::kernels::cpu {
+
+template <class T>
+void sgd(ThreadPool& pool, const SgdStep& step, std::span<T> values, std::span<const T> gradients,
+         std::span<T> velocity);
+
+template <class T>
+void adam(ThreadPool& pool, const AdamStep& step, std::span<T> values, std::span<const T> gradients,
+          std::span<T> first, std::span<T> second);
+
+template <class T>
+double squared_norm(Context& context, std::span<const T> values);
+
+template <class T>
+void scale(ThreadPool& pool, double factor, std::span<T> values);
+
+template <class T>
+void clamp(ThreadPool& pool, double bound, std::span<T> values);
+
+}  // namespace packrnn::kernels::cpu
