@@ -122,7 +122,7 @@ double train(Context& context, const Options& options, const JapaneseVowels& dat
              std::int64_t seed, std::vector<Epoch>& curve, bench::Progress& progress) {
   Model model(options, static_cast<std::uint64_t>(seed) * 1000);
   // [train]
-  Adam adam({&model.rnn(), &model.head()}, {.learning_rate = 1e-3, .max_norm = 1.0});
+  Adam adam({&model.rnn(), &model.head()}, {.learning_rate = 1e-3});
   std::vector<std::size_t> order(data.train.size());
   for (std::int64_t epoch = 0; epoch < options.epochs; ++epoch) {
     // Each epoch's order is a function of seed and epoch: a run that resumes needs no more state.
@@ -140,7 +140,7 @@ double train(Context& context, const Options& options, const JapaneseVowels& dat
       const Variable scores = model.scores(tape, pack(context, options, batch));
       const Variable loss = cross_entropy(tape, scores, batch.speakers);
       tape.backward(loss);
-      adam.step(context);
+      adam.step(context, {.max_norm = 1.0});
       loss_sum += loss.value().values<float>()[0] * static_cast<double>(count);
     }
     // [/train]
