@@ -29,8 +29,8 @@ namespace packrnn::kernels::HWY_NAMESPACE {
 inline constexpr std::int64_t kTermBlock = 256;
 /// Vectors of b in a full panel; the last panel of a block has what remains.
 inline constexpr int kGradientWidth = kManyRegisters ? 4 : 3;
-/// Vectors of b in a block: half a megabyte at most, read again for every tile of rows.
-inline constexpr std::int64_t kGradientVectors = 8 * kGradientWidth;
+/// Bytes of b in a block, about: read again for every tile of rows, so it stays in L2.
+inline constexpr std::int64_t kGradientBytes = 512 * 1024;
 /// Rows of c in a tile of kVectors vectors of b.
 template <int kVectors>
 inline constexpr int kGradientRows = kVectors == 4   ? 6
@@ -84,15 +84,23 @@ HWY_INLINE void copy_padded(const T* from, std::int64_t count, T* to) {
   std::memcpy(to + i, from + i, static_cast<std::size_t>(count - i) * sizeof(T));
 }
 
-/// Copies the columns of kRows-wide tiles, a tile after another and k outermost in each. Rows of
-/// zeros complete the last tile: what they give is never added to c.
+/// From one tile's copy to the next; a line more, because tiles a multiple of 4 KiB apart would
+/// drive each other out of L1 while they are written.
+template <int kRows, class T>
+HWY_INLINE std::int64_t tile_step(std::int64_t k_count) {
+  return k_count * kRows + kLine / std::int64_t{sizeof(T)};
+}
+
+/// Copies the columns of kRows-wide tiles, a tile after another and k outermost in each. Zeros
+/// complete the last tile: what they give is never added to c.
 template <int kRows, class T>
 HWY_INLINE void copy_columns(std::int64_t k_count, Range columns, Rows<const T> a, T* to) {
+  const std::int64_t step = tile_step<kRows, T>(k_count);
   for (std::int64_t k = 0; k < k_count; ++k) {
     const T* const from = a[k];
     T* tile = to + k * kRows;
     std::int64_t m = columns.begin;
-    for (; m + kRows <= columns.end; m += kRows, tile += k_count * kRows)
+    for (; m + kRows <= columns.end; m += kRows, tile += step)
       std::memcpy(tile, from + m, kRows * sizeof(T));
     for (std::int64_t r = 0; m < columns.end && r < kRows; ++r)
       tile[r] = m + r < columns.end ? from[m + r] : T{0};
@@ -101,14 +109,15 @@ HWY_INLINE void copy_columns(std::int64_t k_count, Range columns, Rows<const T> 
 
 /// The rows of c that a block of columns covers, beside one panel of b of kVectors vectors; `width`
 /// elements of them count, from element `n` on.
-template <int kVectors, class T, class RowOfC>
+template <int kRows, int kVectors, class T, class RowOfC>
 HWY_INLINE void gradient_panel(std::int64_t k_count, Range columns, const T* a, const T* b,
                                std::int64_t n, std::int64_t width, RowOfC&& c_row) {
   const Tag<T> d;
-  constexpr std::int64_t kN = kLanes<T>, kRows = kGradientRows<kVectors>, kStep = kVectors * kN;
+  constexpr std::int64_t kN = kLanes<T>, kStep = kVectors * kN;
   HWY_ALIGN T sums[kRows * kStep];
-  for (std::int64_t m = columns.begin; m < columns.end; m += kRows, a += k_count * kRows) {
-    const std::int64_t rows = std::min(kRows, columns.end - m);
+  for (std::int64_t m = columns.begin; m < columns.end;
+       m += kRows, a += tile_step<kRows, T>(k_count)) {
+    const std::int64_t rows = std::min<std::int64_t>(kRows, columns.end - m);
     T* c[kRows];
     for (std::int64_t r = 0; r < rows; ++r) {
       c[r] = c_row(m + r);
@@ -129,39 +138,40 @@ HWY_INLINE void gradient_panel(std::int64_t k_count, Range columns, const T* a, 
   }
 }
 
-/// The rows of c that a block of columns covers, beside elements [n, n + width): whole panels of
-/// kVectors vectors but for the last vector's padding.
-template <int kVectors, class T, class RowOfC>
-HWY_INLINE void gradient_panels(std::int64_t k_count, Range columns, Rows<const T> a, const T* b,
-                                std::int64_t n, std::int64_t width, RowOfC&& c_row, T* copy) {
-  constexpr std::int64_t kStep = kVectors * kLanes<T>;
-  copy_columns<kGradientRows<kVectors>>(k_count, columns, a, copy);
-  for (std::int64_t i = 0; i < width; i += kStep, b += k_count * kStep)
-    gradient_panel<kVectors, T>(k_count, columns, copy, b, n + i, std::min(kStep, width - i),
-                                c_row);
-}
-
-/// The same for one panel, narrower than a full one, of 1 .. kVectors vectors.
+/// gradient_panel() for what full panels leave, `width` of 1 .. kVectors vectors. `copied`: the
+/// tiles of full panels are in `copy`, and serve where they keep enough chains going.
 template <int kVectors, class T, class RowOfC>
 HWY_INLINE void gradient_rest(std::int64_t k_count, Range columns, Rows<const T> a, const T* b,
-                              std::int64_t n, std::int64_t width, RowOfC&& c_row, T* copy) {
+                              std::int64_t n, std::int64_t width, RowOfC&& c_row, T* copy,
+                              bool copied) {
   if constexpr (kVectors > 1) {
     if (width <= (kVectors - 1) * kLanes<T>)
-      return gradient_rest<kVectors - 1>(k_count, columns, a, b, n, width, c_row, copy);
+      return gradient_rest<kVectors - 1>(k_count, columns, a, b, n, width, c_row, copy, copied);
   }
-  gradient_panels<kVectors>(k_count, columns, a, b, n, width, c_row, copy);
+  constexpr int kOwn = kGradientRows<kVectors>, kFull = kGradientRows<kGradientWidth>;
+  if constexpr (kFull * kVectors >= 6) {
+    if (copied)
+      return gradient_panel<kFull, kVectors, T>(k_count, columns, copy, b, n, width, c_row);
+  }
+  copy_columns<kOwn>(k_count, columns, a, copy);
+  gradient_panel<kOwn, kVectors, T>(k_count, columns, copy, b, n, width, c_row);
 }
 
-/// Elements of b in a block, at most.
+/// Elements of b in a block: all, or parts of about one size.
 template <class T>
 std::int64_t gradient_block(std::int64_t n_count) {
-  return std::min(round_up(n_count, kLanes<T>), kGradientVectors * kLanes<T>);
+  constexpr std::int64_t kN = kLanes<T>;
+  constexpr std::int64_t kMost = kGradientBytes / (kTermBlock * kN * std::int64_t{sizeof(T)});
+  const std::int64_t vectors = round_up(n_count, kN) / kN, blocks = (vectors + kMost - 1) / kMost;
+  if (blocks <= 1) return vectors * kN;
+  return round_up((vectors + blocks - 1) / blocks, kGradientWidth) * kN;
 }
 
 /// Elements of scratch, on each thread its own, that gradient_product() works in; no alignment.
 template <class T>
 std::int64_t gradient_product_scratch(std::int64_t n_count) {
-  return kTermBlock * (gradient_block<T>(n_count) + kGradientColumns);
+  const std::int64_t lines = kGradientColumns * kLine / std::int64_t{sizeof(T)};
+  return kTermBlock * (gradient_block<T>(n_count) + kGradientColumns) + lines;
 }
 
 /// c_row(m)[n] += the sum over k of a[k][m] * b_row(k)[n], for m in columns and n < n_count.
@@ -190,11 +200,13 @@ void gradient_product(std::int64_t k_count, Range columns, Rows<const T> a, std:
       for (std::int64_t m = columns.begin; m < columns.end; m += kGradientColumns) {
         const Range block{m, std::min(m + kGradientColumns, columns.end)};
         const Rows<const T> rows{a[k], a.stride};
-        if (full > 0)
-          gradient_panels<kGradientWidth>(terms, block, rows, scratch, n, full, c_row, copy);
+        if (full > 0) copy_columns<kGradientRows<kGradientWidth>>(terms, block, rows, copy);
+        for (std::int64_t i = 0; i < full; i += kStep)
+          gradient_panel<kGradientRows<kGradientWidth>, kGradientWidth, T>(
+              terms, block, copy, scratch + terms * i, n + i, kStep, c_row);
         if (rest > 0)
           gradient_rest<kGradientWidth>(terms, block, rows, scratch + terms * full, n + full, rest,
-                                        c_row, copy);
+                                        c_row, copy, full > 0);
       }
     }
   }
