@@ -76,8 +76,8 @@ Variable Embedding::forward(Tape& tape, const TensorView& indices) {
 }
 
 Variable Embedding::forward(Tape& tape, std::shared_ptr<const Tensor> indices) {
-  const Variable y = tape.result(std::as_const(*this).forward(tape.context(), indices->view()),
-                                 parameters_.trainable());
+  Variable y = tape.result(std::as_const(*this).forward(tape.context(), indices->view()),
+                           parameters_.trainable());
   if (!y.needs_gradient()) return y;
   tape.record([=, dy = y.gradient_ptr(), padding = options_.padding_idx,
                parameters = std::make_shared<Parameters>(parameters_.shared())](Context& context) {

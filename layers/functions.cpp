@@ -36,7 +36,7 @@ Variable sum(Tape& tape, const Variable& a, const Variable& b, double factor) {
   expects(a.defined() && b.defined(), "an argument is not defined");
   Tensor value = like(tape.context(), a.value());
   kernels::add_scaled(tape.context(), a.value(), factor, b.value(), value);
-  const Variable y = tape.result(std::move(value), a.needs_gradient() || b.needs_gradient());
+  Variable y = tape.result(std::move(value), a.needs_gradient() || b.needs_gradient());
   if (y.needs_gradient())
     tape.record(
         [=, da = a.gradient_ptr(), db = b.gradient_ptr(), dy = y.gradient_ptr()](Context& context) {
@@ -52,7 +52,7 @@ Variable activation(Tape& tape, kernels::Activation kind, const Variable& a) {
   expects(a.defined(), "the argument is not defined");
   Tensor value = like(tape.context(), a.value());
   kernels::activate(tape.context(), kind, a.value(), value);
-  const Variable y = tape.result(std::move(value), a.needs_gradient());
+  Variable y = tape.result(std::move(value), a.needs_gradient());
   if (y.needs_gradient())
     tape.record([kind, da = a.gradient_ptr(), result = y.value_ptr(),
                  dy = y.gradient_ptr()](Context& context) {
@@ -78,7 +78,7 @@ Tensor dropped(Context& context, const PackedLayout& layout, const kernels::Drop
 Variable dropout_rows(Tape& tape, const Variable& a, double p, const PackedLayoutPtr& layout) {
   Context& context = tape.context();
   const kernels::DropoutKey key{context.random().seed(), context.random().draw(), 0};
-  const Variable y = tape.result(dropped(context, *layout, key, p, a.value()), a.needs_gradient());
+  Variable y = tape.result(dropped(context, *layout, key, p, a.value()), a.needs_gradient());
   if (y.needs_gradient())
     tape.record([=, da = a.gradient_ptr(), dy = y.gradient_ptr()](Context& c) {
       if (const Tensor upstream = dy->take(c); upstream.defined())
@@ -98,8 +98,8 @@ Variable subtract(Tape& tape, const Variable& a, const Variable& b) {
 
 Variable multiply(Tape& tape, const Variable& a, const Variable& b) {
   expects(a.defined() && b.defined(), "an argument is not defined");
-  const Variable y = tape.result(product(tape.context(), a.value(), b.value()),
-                                 a.needs_gradient() || b.needs_gradient());
+  Variable y = tape.result(product(tape.context(), a.value(), b.value()),
+                           a.needs_gradient() || b.needs_gradient());
   if (y.needs_gradient())
     tape.record([da = a.gradient_ptr(), db = b.gradient_ptr(), dy = y.gradient_ptr(),
                  first = b.needs_gradient() ? a.value_ptr() : nullptr,
@@ -114,7 +114,7 @@ Variable multiply(Tape& tape, const Variable& a, const Variable& b) {
 
 Variable scale(Tape& tape, const Variable& a, double factor) {
   expects(a.defined(), "the argument is not defined");
-  const Variable y = tape.result(scaled(tape.context(), a.value(), factor), a.needs_gradient());
+  Variable y = tape.result(scaled(tape.context(), a.value(), factor), a.needs_gradient());
   if (y.needs_gradient())
     tape.record([factor, da = a.gradient_ptr(), dy = y.gradient_ptr()](Context& context) {
       if (const Tensor upstream = dy->take(context); upstream.defined())
@@ -153,7 +153,7 @@ Variable concat(Tape& tape, std::span<const Variable> inputs) {
   extents.back() = features;
   Tensor value = tape.context().empty(Shape(extents), views[0].dtype());
   kernels::concat_features(tape.context(), views, value);
-  const Variable y = tape.result(std::move(value), !parts.empty());
+  Variable y = tape.result(std::move(value), !parts.empty());
   if (y.needs_gradient())
     tape.record([parts = std::move(parts), dy = y.gradient_ptr()](Context& context) {
       const Tensor upstream = dy->take(context);
@@ -176,7 +176,7 @@ Variable columns(Tape& tape, const Variable& a, std::int64_t begin, std::int64_t
   extents.back() = end - begin;
   Tensor value = tape.context().empty(Shape(extents), a.dtype());
   kernels::copy_columns(tape.context(), a.value(), begin, value, 0, end - begin);
-  const Variable y = tape.result(std::move(value), a.needs_gradient());
+  Variable y = tape.result(std::move(value), a.needs_gradient());
   if (y.needs_gradient())
     tape.record([=, da = a.gradient_ptr(), dy = y.gradient_ptr()](Context& context) {
       const Tensor upstream = dy->take(context);
@@ -193,7 +193,7 @@ Variable reshape(Tape& tape, const Variable& a, const Shape& shape) {
   expects(shape.elements() == a.shape().elements(), "shape {} does not have the {} elements of {}",
           shape, a.shape().elements(), a.shape());
   // Values of variables never change, so two of them can share memory.
-  const Variable y = tape.result(
+  Variable y = tape.result(
       Tensor::share(a.value_ptr()->storage(), const_cast<void*>(a.value().raw()), shape, a.dtype()),
       a.needs_gradient());
   if (y.needs_gradient())
@@ -212,7 +212,7 @@ Variable gather_rows(Tape& tape, const Variable& table, const TensorView& indice
   expects_on_device("indices", indices, context);
   Tensor value = context.empty(table.shape().from(1).prepend(indices.size(0)), table.dtype());
   kernels::gather_rows(context, table.value(), indices, value, 0.0);
-  const Variable y = tape.result(std::move(value), table.needs_gradient());
+  Variable y = tape.result(std::move(value), table.needs_gradient());
   if (y.needs_gradient())
     tape.record([kept = copy_on_device(context, indices), dtable = table.gradient_ptr(),
                  dy = y.gradient_ptr()](Context& c) {
@@ -235,7 +235,7 @@ Variable segment_sum(Tape& tape, const Variable& rows, const TensorView& segment
   expects(count >= 0, "count is {}, expected 0 or more", count);
   Tensor value = context.zeros(rows.shape().from(1).prepend(count), rows.dtype());
   kernels::scatter_add_rows(context, rows.value(), segments, value);
-  const Variable y = tape.result(std::move(value), rows.needs_gradient());
+  Variable y = tape.result(std::move(value), rows.needs_gradient());
   if (y.needs_gradient())
     tape.record([kept = copy_on_device(context, segments), drows = rows.gradient_ptr(),
                  dy = y.gradient_ptr()](Context& c) {

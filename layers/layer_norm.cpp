@@ -56,8 +56,8 @@ PackedVariable LayerNorm::forward(Tape& tape, const PackedVariable& x) {
 
 Variable LayerNorm::forward(Tape& tape, const Variable& x) {
   const bool trains = parameters_.trainable();
-  const Variable y = tape.result(std::as_const(*this).forward(tape.context(), x.value()),
-                                 x.needs_gradient() || trains);
+  Variable y = tape.result(std::as_const(*this).forward(tape.context(), x.value()),
+                           x.needs_gradient() || trains);
   if (!y.needs_gradient()) return y;
   const std::int64_t F = options_.features;
   tape.record([rows = Shape{y.value().elements() / F, F}, trains, options = options_,

@@ -71,7 +71,7 @@ Variable Linear::forward(Tape& tape, const Variable& x) {
   Context& context = tape.context();
   const std::int64_t I = options_.in_features, O = options_.out_features;
   const bool trains = parameters_.trainable();
-  const Variable y =
+  Variable y =
       tape.result(std::as_const(*this).forward(context, x.value()), x.needs_gradient() || trains);
   const std::int64_t rows = y.value().elements() / O;
   if (!y.needs_gradient() || rows == 0) return y;

@@ -49,7 +49,7 @@ Tensor pick(Context& context, const PackedSequence& packed, bool last, double em
 
 Variable pick(Tape& tape, const PackedVariable& packed, bool last, double empty_value) {
   expects(packed.defined(), "packed is not defined");
-  const Variable y =
+  Variable y =
       tape.result(pick(tape.context(), packed.data.value(), *packed.layout, last, empty_value),
                   packed.data.needs_gradient());
   if (y.needs_gradient())
@@ -80,7 +80,7 @@ Tensor reduce(Context& context, kernels::Reduction reduction, const PackedSequen
 Variable reduce(Tape& tape, kernels::Reduction reduction, const PackedVariable& packed,
                 double empty_value) {
   expects(packed.defined(), "packed is not defined");
-  const Variable y = tape.result(
+  Variable y = tape.result(
       reduce(tape.context(), reduction, packed.data.value(), *packed.layout, empty_value),
       packed.data.needs_gradient());
   if (y.needs_gradient())

@@ -180,8 +180,8 @@ PackedVariable pack_padded_sequence(Tape& tape, const Variable& padded, const Le
 
 Variable pad_packed_sequence(Tape& tape, const PackedVariable& packed, const PadOptions& options) {
   expects(packed.defined(), "packed is not defined");
-  const Variable y = tape.result(pad(tape.context(), packed.data.value(), *packed.layout, options),
-                                 packed.data.needs_gradient());
+  Variable y = tape.result(pad(tape.context(), packed.data.value(), *packed.layout, options),
+                           packed.data.needs_gradient());
   if (y.needs_gradient())
     tape.record([layout = packed.layout, batch_first = options.batch_first,
                  dx = packed.data.gradient_ptr(), dy = y.gradient_ptr()](Context& context) {

@@ -18,10 +18,9 @@ constexpr std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 template <class T>
 void add_sum(const T* rows, std::span<const std::int64_t> positions, std::int64_t width,
              T* target) {
-  std::array<double, at(kStrip)> sums;
   for (std::int64_t first = 0; first < width; first += kStrip) {
     const std::int64_t count = std::min(kStrip, width - first);
-    std::fill_n(sums.begin(), count, 0.0);
+    std::array<double, at(kStrip)> sums{};
     for (const std::int64_t position : positions) {
       const T* const row = rows + position * width + first;
       for (std::int64_t i = 0; i < count; ++i) sums[at(i)] += static_cast<double>(row[i]);
