@@ -531,6 +531,27 @@ TEST_CASE("the mean of nothing is 0, with zeros for gradients") {
         return ctc_loss(tape, x, classes_of({}), {0, 0});
       })};
   for (const Loss& loss : losses) CHECK(doubles_of(outcome(none, loss).value) == Doubles{0});
+  const Tensor no_features = Tensor::empty({3, 0}, Dtype::f32);
+  const PackedLayoutPtr rows = PackedLayout::make({1, 2});
+  const auto featureless = [&](LossReduction reduction) {
+    return outcome(
+        no_features, over(rows, [&](Tape& tape, const PackedVariable& x) {
+          return mse_loss(tape, x, {no_features.clone(), rows}, reduction, Per::sequence);
+        }));
+  };
+  CHECK(doubles_of(featureless(LossReduction::mean).value) == Doubles{0});
+  CHECK(doubles_of(featureless(LossReduction::none).value) == Doubles{0, 0});
+}
+
+TEST_CASE("a scalar is one element") {
+  const Tensor three = tensor_of({3}, {}, Dtype::f64), target = tensor_of({1}, {}, Dtype::f64);
+  for (const LossReduction reduction : kReductions) {
+    const Outcome got = outcome(
+        three, [&](Tape& tape, const Variable& x) { return mse_loss(tape, x, target, reduction); });
+    CHECK(got.value.shape() == Shape{});
+    CHECK(doubles_of(got.value) == Doubles{4});
+    CHECK(doubles_of(got.gradient) == Doubles{4});
+  }
 }
 
 TEST_CASE("large and infinite logits") {
