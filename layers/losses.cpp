@@ -238,8 +238,9 @@ Variable elements_of(Tape& tape, const Variable& input, const TensorView& target
   // Single elements, or sums over a step where those are all that is asked for.
   const std::int64_t elements = input.shape().elements();
   const bool single = layout == nullptr && options.reduction == LossReduction::none;
-  state->rows = single || input.shape().rank() == 0 ? elements : elements == 0 ? 0 : input.size(0);
-  const double each = state->rows == 0 ? 0 : static_cast<double>(elements / state->rows);
+  state->rows = single || input.shape().rank() == 0 ? elements : input.size(0);
+  const double each =
+      state->rows == 0 ? 0 : static_cast<double>(elements) / static_cast<double>(state->rows);
   const std::vector<double> weight(at(state->rows), each);
   state->reduction = layout != nullptr ? per_sequence(options.reduction, *layout, weight)
                                        : per_row(options.reduction, input.shape(), weight);
@@ -267,7 +268,7 @@ struct CtcState {
   Tensor targets, log_sum_exp, losses;
   std::vector<std::int64_t> begins;
   Reduction reduction;
-  std::int64_t blank;
+  std::int64_t blank = 0;
 
   kernels::CtcLabels labels() const { return {targets.values<std::int64_t>(), begins, blank}; }
 };

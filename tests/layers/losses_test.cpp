@@ -510,6 +510,31 @@ TEST_CASE("a NaN stays in its row, and what does not count may be anything") {
   CHECK(std::isfinite(ctc.gradient.values<double>()[static_cast<std::size_t>(2 * other)]));
 }
 
+TEST_CASE("what an upstream gradient of 0 leaves out may be NaN") {
+  const Tensor logits = tensor_of({1, 2, kNaN, kNaN, 3, 1}, {3, 2}, Dtype::f64);
+  const PackedLayoutPtr layout = PackedLayout::make({1, 1, 1});
+  const std::vector<Loss> losses = {
+      [](Tape& tape, const Variable& x) {
+        return cross_entropy(tape, x, classes_of({0, 1, 0}), {.reduction = LossReduction::none});
+      },
+      over(layout,
+           [&](Tape& tape, const PackedVariable& x) {
+             return mse_loss(tape, x, {Tensor::zeros({3, 2}, Dtype::f64), layout},
+                             LossReduction::none, Per::sequence);
+           }),
+      over(layout, [](Tape& tape, const PackedVariable& x) {
+        return ctc_loss(tape, x, classes_of({1, 1, 1}), {1, 1, 1},
+                        {.reduction = LossReduction::none});
+      })};
+  for (const Loss& loss : losses) {
+    const Doubles gradient = doubles_of(outcome(logits, loss, {1, 0, 1}).gradient);
+    CHECK(gradient[0] != 0.0);
+    CHECK(gradient[2] == 0.0);
+    CHECK(gradient[3] == 0.0);
+    CHECK(gradient[4] != 0.0);
+  }
+}
+
 TEST_CASE("the mean of nothing is 0, with zeros for gradients") {
   const Tensor logits = tensor_of(random_values(4, 1), {2, 2}, Dtype::f32);
   const Outcome ignored = outcome(logits, [&](Tape& tape, const Variable& x) {
@@ -531,6 +556,27 @@ TEST_CASE("the mean of nothing is 0, with zeros for gradients") {
         return ctc_loss(tape, x, classes_of({}), {0, 0});
       })};
   for (const Loss& loss : losses) CHECK(doubles_of(outcome(none, loss).value) == Doubles{0});
+  const Tensor no_features = Tensor::empty({3, 0}, Dtype::f32);
+  const PackedLayoutPtr rows = PackedLayout::make({1, 2});
+  const auto featureless = [&](LossReduction reduction) {
+    return outcome(
+        no_features, over(rows, [&](Tape& tape, const PackedVariable& x) {
+          return mse_loss(tape, x, {no_features.clone(), rows}, reduction, Per::sequence);
+        }));
+  };
+  CHECK(doubles_of(featureless(LossReduction::mean).value) == Doubles{0});
+  CHECK(doubles_of(featureless(LossReduction::none).value) == Doubles{0, 0});
+}
+
+TEST_CASE("a scalar is one element") {
+  const Tensor three = tensor_of({3}, {}, Dtype::f64), target = tensor_of({1}, {}, Dtype::f64);
+  for (const LossReduction reduction : kReductions) {
+    const Outcome got = outcome(
+        three, [&](Tape& tape, const Variable& x) { return mse_loss(tape, x, target, reduction); });
+    CHECK(got.value.shape() == Shape{});
+    CHECK(doubles_of(got.value) == Doubles{4});
+    CHECK(doubles_of(got.gradient) == Doubles{4});
+  }
 }
 
 TEST_CASE("large and infinite logits") {
