@@ -4,6 +4,7 @@
 #include "packrnn/layers/embedding.hpp"
 #include "packrnn/layers/gru.hpp"
 #include "packrnn/layers/import.hpp"
+#include "packrnn/layers/initialize.hpp"
 #include "packrnn/layers/linear.hpp"
 #include "packrnn/layers/lstm.hpp"
 #include "packrnn/layers/optimizers.hpp"
