@@ -1,6 +1,7 @@
 // Everything of packrnn in one include; each header can be included by itself.
 #pragma once
 
+#include "packrnn/layers/checkpoint.hpp"
 #include "packrnn/layers/embedding.hpp"
 #include "packrnn/layers/gru.hpp"
 #include "packrnn/layers/import.hpp"
