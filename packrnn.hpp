@@ -13,6 +13,7 @@
 #include "packrnn/layers/packing.hpp"
 #include "packrnn/layers/rnn.hpp"
 #include "packrnn/layers/safetensors.hpp"
+#include "packrnn/layers/schedules.hpp"
 #include "packrnn/runtime/dlpack.hpp"
 #include "packrnn/runtime/error.hpp"
 #include "packrnn/runtime/graph.hpp"
