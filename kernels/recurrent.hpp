@@ -77,7 +77,8 @@ struct RecurrentDirection {
   TensorView c_0;        // [N, H], LSTM only; undefined: zeros
   TensorSpan h_n;        // [N, S], assigned
   TensorSpan c_n;        // [N, H], assigned, LSTM only
-  TensorSpan reserve;    // [recurrent_reserve_elements()], assigned for a backward; undefined: none
+  /// [recurrent_reserve_elements()], assigned for a backward; undefined: none.
+  TensorSpan reserve = {};
 };
 
 /// Assigns y [total, D*S] (direction d in columns d*S ..), the final states, and, when defined, the
