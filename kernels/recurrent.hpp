@@ -72,12 +72,13 @@ void pack_recurrent(Context& context, const RecurrentShape& shape, const Recurre
 /// cell_dtype().
 struct RecurrentDirection {
   TensorView panels;
-  bool reverse = false;     // starts at each sequence's own end
-  TensorView h_0;           // [N, S]; undefined: zeros
-  TensorView c_0;           // [N, H], LSTM only; undefined: zeros
-  TensorSpan h_n;           // [N, S], assigned
-  TensorSpan c_n;           // [N, H], assigned, LSTM only
-  TensorSpan reserve = {};  // [recurrent_reserve_elements()], assigned for a backward
+  bool reverse = false;  // starts at each sequence's own end
+  TensorView h_0;        // [N, S]; undefined: zeros
+  TensorView c_0;        // [N, H], LSTM only; undefined: zeros
+  TensorSpan h_n;        // [N, S], assigned
+  TensorSpan c_n;        // [N, H], assigned, LSTM only
+  /// [recurrent_reserve_elements()], assigned for a backward; undefined: none.
+  TensorSpan reserve = {};
 };
 
 /// Assigns y [total, D*S] (direction d in columns d*S ..), the final states, and, when defined, the

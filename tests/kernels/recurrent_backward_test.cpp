@@ -300,7 +300,6 @@ TEST_CASE("gradients of a sequence are the same alone and in company") {
   const Upstream by(all);
   Context context;
   const Gradients company = run(context, all, by);
-  const std::int64_t S = all.shape.state();
   const auto take = [](const Tensor& from, const std::vector<std::int64_t>& rows) {
     if (!from.defined()) return Tensor();
     const std::int64_t width = from.size(1);
@@ -312,7 +311,7 @@ TEST_CASE("gradients of a sequence are the same alone and in company") {
   };
   for (const std::int64_t n : {std::int64_t{0}, std::int64_t{5}, std::int64_t{17}}) {
     const std::int64_t T = all.lengths[static_cast<std::size_t>(n)];
-    INFO(name_of(cell) << " sequence " << n << " of length " << T << ", S " << S);
+    INFO(name_of(cell) << " sequence " << n << " of length " << T);
     std::vector<std::int64_t> rows;
     for (std::int64_t t = 0; t < T; ++t) rows.push_back(all.layout->row(n, t));
     RecurrentProblem p = problem_of(cell, 21, Dtype::f32, 0, {T});
