@@ -9,10 +9,9 @@ namespace packrnn::kernels {
 namespace {
 
 /// Throws unless a backward of such a layer runs on such a device.
-void check_shape(Device device, const RecurrentShape& s, bool recompute) {
+void check_shape(Device device, const RecurrentShape& s) {
   recurrent_panel_elements(device, s);  // what a forward does not take, a backward does not either
   if (device.type == DeviceType::cuda) throw Unsupported("recurrent_backward: not on a GPU yet");
-  if (recompute) throw Unsupported("recurrent_backward: recompute is not there yet");
 }
 
 void check_direction(const RecurrentShape& s, const PackedLayout& layout, std::int64_t elements,
@@ -44,8 +43,8 @@ void check_direction(const RecurrentShape& s, const PackedLayout& layout, std::i
 }  // namespace
 
 std::int64_t recurrent_reserve_elements(Device device, const RecurrentShape& shape,
-                                        std::int64_t total, bool recompute) {
-  check_shape(device, shape, recompute);
+                                        std::int64_t total) {
+  check_shape(device, shape);
   expects(total >= 0, "total is {}, expected at least 0", total);
   return cpu::recurrent_reserve_elements(shape, total);
 }
@@ -73,8 +72,8 @@ void pack_recurrent_backward(Context& context, const RecurrentShape& s, const Re
 void recurrent_backward(Context& context, const RecurrentShape& s, const PackedLayout& layout,
                         const TensorView& x, const TensorView& y, const TensorView& dy,
                         std::span<const RecurrentBackwardDirection> directions,
-                        const TensorSpan& dx, bool recompute) {
-  check_shape(context.device(), s, recompute);
+                        const TensorSpan& dx) {
+  check_shape(context.device(), s);
   const std::int64_t elements = recurrent_backward_panel_elements(context.device(), s);
   const auto count = static_cast<std::int64_t>(directions.size());
   expects(count == 1 || count == 2, "directions: {} given, expected 1 or 2", count);

@@ -9,10 +9,9 @@ namespace packrnn::kernels {
 
 /// Elements (of cell_dtype()) that a forward keeps of one direction for its backward, where `total`
 /// is the layout's: the gates after their activations, what else the cell's derivative needs, and
-/// the cell states. In an order of this device's own. `recompute`: cell states only, the backward
-/// computes the gates again.
+/// the cell states. In an order of this device's own.
 std::int64_t recurrent_reserve_elements(Device device, const RecurrentShape& shape,
-                                        std::int64_t total, bool recompute = false);
+                                        std::int64_t total);
 
 /// Elements (of the shape's dtype) of the packed form that a backward multiplies with on this
 /// device.
@@ -31,8 +30,7 @@ struct RecurrentWeightGradients {
 
 /// One direction of the layer. States and their gradients are in the caller's order of sequences.
 struct RecurrentBackwardDirection {
-  TensorView panels;          // of pack_recurrent_backward()
-  TensorView forward_panels;  // of pack_recurrent(); only read with recompute
+  TensorView panels;  // of pack_recurrent_backward()
   bool reverse = false;
   TensorView h_0, c_0;    // as the forward had them; undefined: zeros
   TensorSpan reserve;     // as the forward left it. It is worked in: afterwards it means nothing
@@ -51,6 +49,6 @@ struct RecurrentBackwardDirection {
 void recurrent_backward(Context& context, const RecurrentShape& shape, const PackedLayout& layout,
                         const TensorView& x, const TensorView& y, const TensorView& dy,
                         std::span<const RecurrentBackwardDirection> directions,
-                        const TensorSpan& dx, bool recompute = false);
+                        const TensorSpan& dx);
 
 }  // namespace packrnn::kernels

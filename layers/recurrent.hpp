@@ -128,7 +128,7 @@ class Recurrent {
                              const DeviceLengths& lengths,
                              const ForwardOptions& options = {}) const;
 
-  /// On a tape: keeps what the backward needs, by valid tokens (see TapeOptions::recompute), and
+  /// On a tape: keeps what the backward needs, by valid tokens, and
   /// adds to the gradients of parameters(), unless they are not trainable(). With
   /// TapeOptions::training, dropout between layers is active. The same bits as without a tape.
   /// `state_batch_first`: states, in and out, are [N, L*D, .]. A layer that stores its weights in

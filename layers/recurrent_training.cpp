@@ -22,12 +22,12 @@ struct Recorded {
   Recurrent::Config config;
   Parameters parameters;  // where the gradients go
   PackedLayoutPtr layout;
-  bool recompute = false, state_batch_first = false;
+  bool state_batch_first = false;
   kernels::StackDropout dropout;
   Variable x;
   StateVariable initial;
   std::vector<Kept> layers;
-  std::shared_ptr<const std::vector<Tensor>> forward_panels, backward_panels;
+  std::shared_ptr<const std::vector<Tensor>> panels;
   std::shared_ptr<Gradient> y, h_n, c_n;
 };
 
@@ -110,8 +110,7 @@ void go_back(Context& context, Recorded& r) {
     for (std::int64_t d = 0; d < D; ++d) {
       const std::int64_t index = layer * D + d;
       const auto place = static_cast<std::size_t>(d);
-      both[place] = {.panels = (*r.backward_panels)[static_cast<std::size_t>(index)],
-                     .forward_panels = (*r.forward_panels)[static_cast<std::size_t>(index)],
+      both[place] = {.panels = (*r.panels)[static_cast<std::size_t>(index)],
                      .reverse = d == 1,
                      .h_0 = slice(initial.h, index),
                      .c_0 = slice(initial.c, index),
@@ -125,7 +124,7 @@ void go_back(Context& context, Recorded& r) {
     const bool wants_dx = layer > 0 || r.x.needs_gradient();
     Tensor dx = wants_dx ? context.empty(in.view.shape(), in.view.dtype()) : Tensor();
     kernels::recurrent_backward(context, shape_of(r.config, layer), *r.layout, in.view, *kept.y, dy,
-                                {both.data(), static_cast<std::size_t>(D)}, dx, r.recompute);
+                                {both.data(), static_cast<std::size_t>(D)}, dx);
     kept = {};
     if (layer > 0) drop(context, r, at - 1, dx);
     dy = std::move(dx);
@@ -178,7 +177,6 @@ PackedOutputVariable Recurrent::forward(Tape& tape, const PackedVariable& input,
   Recorded& r = *recorded;
   r.config = config_;
   r.layout = input.layout;
-  r.recompute = tape.options().recompute;
   r.state_batch_first = state_batch_first;
   r.x = input.data;
   r.initial = state;
@@ -201,8 +199,7 @@ PackedOutputVariable Recurrent::forward(Tape& tape, const PackedVariable& input,
       const auto place = static_cast<std::size_t>(d);
       if (needs)
         kept.reserve[place] = context.empty(
-            {kernels::recurrent_reserve_elements(context.device(), shape, total, r.recompute)},
-            c_dtype);
+            {kernels::recurrent_reserve_elements(context.device(), shape, total)}, c_dtype);
       both[place] = {.panels = (*panels)[static_cast<std::size_t>(index)],
                      .reverse = d == 1,
                      .h_0 = slice(initial.h, index),
@@ -229,8 +226,7 @@ PackedOutputVariable Recurrent::forward(Tape& tape, const PackedVariable& input,
   r.h_n = result.state.h.gradient_ptr();
   r.c_n = result.state.c.gradient_ptr();
 
-  r.forward_panels = panels;
-  r.backward_panels = backward_panels(context);
+  r.panels = backward_panels(context);
   tape.record([recorded](Context& on) { go_back(on, *recorded); });
   return result;
 }

@@ -23,9 +23,6 @@ struct TapeOptions {
   /// Dropout is active. Without it a backward works just as well: gradients of the model as it is
   /// in use.
   bool training = true;
-  /// Recurrent layers keep no gates and compute them again on the way back: about half the memory
-  /// for about a third more work. The gradients have the same bits.
-  bool recompute = false;
 };
 
 /// Used by one thread, with one context, which must outlive it. Movable, not copyable.
