@@ -50,7 +50,7 @@ std::int64_t recurrent_reserve_elements(Device device, const RecurrentShape& sha
 }
 
 std::int64_t recurrent_backward_panel_elements(Device device, const RecurrentShape& shape) {
-  check_shape(device, shape, false);
+  check_shape(device, shape);
   if (shape.storage != WeightStorage::full)
     throw Unsupported(fmt::format(
         "recurrent_backward: weights stored as {} are for inference; train with full ones",

@@ -406,8 +406,6 @@ TEST_CASE("a backward names what does not fit") {
     return;
   }
   Context context;
-  CHECK_THROWS_WITH(kernels::recurrent_reserve_elements(device, shape, 3, true),
-                    Contains("recompute"));
   CHECK_THROWS_WITH(kernels::recurrent_reserve_elements(device, shape, -3), Contains("-3"));
   kernels::RecurrentShape narrow = shape;
   narrow.storage = kernels::WeightStorage::f16;
