@@ -67,9 +67,9 @@ def run(root, write=False):
     """The faults that are left; with `write`, after the code blocks were replaced."""
     faults = []
     known = {}
-    for source in sorted((root / "docs/examples").glob("*.cpp")):
+    for source in sorted((root / "docs/examples").rglob("*.cpp")):
         for name, code in regions(source).items():
-            known[f"docs/examples/{source.name}", name] = code
+            known[source.relative_to(root).as_posix(), name] = code
     shown = set()
     guides = sorted([*root.glob("*.md"), *(root / "docs").rglob("*.md")])
     for guide in guides:

@@ -25,11 +25,11 @@ using bench::Recording;
 
 struct Options {
   std::string model = "lstm";
-  std::int64_t epochs = 100, batch = 27, hidden = 100, seeds = 3, stop_after = -1;
+  std::int64_t epochs = 100, batch = 27, hidden = 100, seeds = 3;
   bool naive = false;
   int threads = 0;
   double least = 0.0;
-  std::string curve, checkpoint;
+  std::string curve;
 };
 
 /// Recordings as one batch: frames [T, N, 12] padded with zeros, lengths and speakers from 0.
@@ -56,7 +56,6 @@ Batch make_batch(const std::vector<Recording>& all, std::span<const std::size_t>
   return batch;
 }
 
-// [model]
 class Model {
  public:
   Model(const Options& o, std::uint64_t seed)
@@ -74,6 +73,7 @@ class Model {
                .out_features = JapaneseVowels::kSpeakers,
                .seed = seed + 1}) {}
 
+  // [model]
   /// Scores [N, 9]: a Linear of the last states, forward's at a recording's own end.
   Variable scores(Tape& tape, PackedSequence frames) {
     const std::int64_t N = frames.layout().batch();
@@ -117,15 +117,13 @@ struct Epoch {
   double loss, accuracy;
 };
 
-/// One training from its checkpoint or from the start; the accuracy at the end.
+/// One training; the accuracy at its end.
 double train(Context& context, const Options& options, const JapaneseVowels& data,
              std::int64_t seed, std::vector<Epoch>& curve, bench::Progress& progress) {
   Model model(options, static_cast<std::uint64_t>(seed) * 1000);
-  // [train]
   Adam adam({&model.rnn(), &model.head()}, {.learning_rate = 1e-3});
   std::vector<std::size_t> order(data.train.size());
   for (std::int64_t epoch = 0; epoch < options.epochs; ++epoch) {
-    // Each epoch's order is a function of seed and epoch: a run that resumes needs no more state.
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::mt19937_64 shuffle(static_cast<std::uint64_t>(seed) << 32 |
                             static_cast<std::uint64_t>(epoch));
@@ -135,15 +133,16 @@ double train(Context& context, const Options& options, const JapaneseVowels& dat
       const std::size_t count =
           std::min(order.size() - at, static_cast<std::size_t>(options.batch));
       const Batch batch = make_batch(data.train, std::span(order).subspan(at, count));
+      // [train]
       adam.zero_gradients();
       Tape tape(context);
       const Variable scores = model.scores(tape, pack(context, options, batch));
       const Variable loss = cross_entropy(tape, scores, batch.speakers);
       tape.backward(loss);
       adam.step(context, {.max_norm = 1.0});
+      // [/train]
       loss_sum += loss.value().values<float>()[0] * static_cast<double>(count);
     }
-    // [/train]
     curve.push_back({seed, epoch + 1, loss_sum / static_cast<double>(order.size()),
                      accuracy(context, options, model, data.test)});
     progress.update(static_cast<double>(epoch + 1) / static_cast<double>(options.epochs));
