@@ -23,7 +23,7 @@ class RaceBatch {
   virtual bool trains() const = 0;
   /// Parameters, x [T, N, I] and lengths [N], for other engines (safetensors).
   virtual void save(const std::filesystem::path& file) const = 0;
-  /// Three ways, packed and padded first. They use this batch.
+  /// Packed, padded and perhaps one more way. They use this batch.
   virtual std::vector<Contestant> ours() = 0;
   /// Of what another engine wrote, float32 as raw bytes, with ours: "bits", the largest difference,
   /// or "WRONG: ...". Throws FileError.

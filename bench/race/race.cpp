@@ -155,7 +155,7 @@ int parse(int argc, char** argv, RaceOptions& options) {
   add_list("--peers", options.peers, "torch, onednn, onnxruntime or none (default: all)",
            {"torch", "onednn", "onnxruntime", "none"});
   app.add_option("--json", options.json_file,
-                 "Where results go (default: results/race.json or race_training.json in the "\n
+                 "Where results go (default: results/race.json or race_training.json in the "
                  "build folder)")
       ->type_name("FILE");
   const int status = parse_command_line(app, argc, argv);

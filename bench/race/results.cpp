@@ -54,8 +54,10 @@ std::string race_head(bool training) {
 std::string race_row(const Result& result, int threads) {
   const auto tokens = static_cast<double>(result.workload.tokens());
   const auto rate = [&](const Contestant& c) { return tokens / median_of(c, threads) / 1e3; };
-  const Contestant &packed = result.contestants[0], &padded = result.contestants[1],
-                   &third = result.contestants[2];
+  const Contestant &packed = result.contestants[0], &padded = result.contestants[1];
+  const Contestant* const third = result.contestants.size() > 2 && result.contestants[2].ours()
+                                      ? &result.contestants[2]
+                                      : nullptr;
   const Contestant* best = best_peer(result.contestants, threads);
   const auto ratio = [&](const Contestant& c) {
     return best ? fmt::format("{:.2f}", rate(c) / rate(*best)) : "-";
@@ -66,10 +68,10 @@ std::string race_row(const Result& result, int threads) {
       "{:>5.0f}%",
       result.workload.name, result.cell, 100.0 * result.workload.padding(), rate(packed),
       rate(padded), best ? best->name() : "none", best ? fmt::format("{:.1f}", rate(*best)) : "-",
-      ratio(packed), threads <= 2 ? fmt::format("{:.2f}", goal) : "-", ratio(third),
+      ratio(packed), threads <= 2 ? fmt::format("{:.2f}", goal) : "-", third ? ratio(*third) : "-",
       rate(packed) / rate(padded), 100.0 * result.bound / median_of(packed, threads));
   if (result.training)
-    row += fmt::format("  {:>7} {:>7} {:>7}", mebibytes(&packed), mebibytes(&third),
+    row += fmt::format("  {:>7} {:>7} {:>7}", mebibytes(&packed), mebibytes(third),
                        mebibytes(find(result.contestants, "torch packed")));
   return row + "\n";
 }

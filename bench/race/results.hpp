@@ -31,7 +31,7 @@ struct Contestant {
 struct Result {
   RaceWorkload workload;
   std::string cell;
-  std::vector<Contestant> contestants;  // the first three are ours: see RaceBatch::ours()
+  std::vector<Contestant> contestants;  // first ours: see RaceBatch::ours()
   double bound = 0;                     // seconds
   bool training = false;
 };

@@ -19,7 +19,7 @@ class TrainingBatch final : public RaceBatch {
   bool trains() const override { return true; }
   /// As a forward's, and dy [T, N, D*H], zero in the padding.
   void save(const std::filesystem::path& file) const override;
-  /// Packed; padded; packed, the gates computed again on the way back.
+  /// Packed; padded; where the engine can, packed with gates computed again on the way back.
   std::vector<Contestant> ours() override;
   /// Of another engine's gradients: of x [T, N, I] where there are tokens, and of all parameters
   /// in our order. Differences count relative to the largest value of each tensor, which stands for
