@@ -26,7 +26,7 @@ void put(StateDict& state, std::string_view prefix, const std::map<std::string, 
 }
 
 template <class T>
-std::map<std::string, T> take(StateDict numbers) {
+std::map<std::string, T> take(const StateDict& numbers) {
   std::map<std::string, T> result;
   for (const auto& [name, value] : numbers) {
     expects(value.dtype() == kDtypeOf<T> && value.elements() == 1,

@@ -38,7 +38,8 @@ Schedule step_schedule(double rate, std::int64_t every, double factor) {
   expects_count("every", every);
   return [=](std::int64_t step) {
     expects_step(step);
-    return rate * std::pow(factor, static_cast<double>(step / every));
+    const std::int64_t times = step / every;
+    return rate * std::pow(factor, static_cast<double>(times));
   };
 }
 

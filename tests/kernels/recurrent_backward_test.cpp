@@ -110,7 +110,6 @@ Gradients run(Context& context, const RecurrentProblem& p, const Upstream& by, i
     to.b_hh = Tensor::zeros({rows}, s.dtype);
     if (s.projection > 0) to.w_hr = Tensor::zeros({s.projection, H}, s.dtype);
     backward.push_back({.panels = m.back,
-                        .forward_panels = {},
                         .reverse = p.reverse[d],
                         .h_0 = from.h_0,
                         .c_0 = from.c_0,
