@@ -193,7 +193,7 @@ class PeerRun {
                             options_.layers,
                             options_.bidirectional,
                             {layout.lengths().begin(), layout.lengths().end()}};
-    RaceBatch batch(context_, race, options_.cell);
+    ForwardBatch batch(context_, race, options_.cell);
     Beside beside{layout.total(), batch.ours()};
     beside.contestants.resize(1);
     add_peers(peers_, batch, race, options_.cell, folder_.path(), beside.contestants);

@@ -21,7 +21,8 @@ matplotlib.rcParams.update({
     "axes.spines.top": False, "axes.spines.right": False})
 import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first)
 
-COLORS = {"packrnn packed": "#1f6f8b", "packrnn packed bf16 weights": "#0d3b4a", "packrnn padded": "#9cc4cf",
+COLORS = {"packrnn packed": "#1f6f8b", "packrnn packed bf16 weights": "#0d3b4a",
+          "packrnn packed recomputing": "#0d3b4a", "packrnn padded": "#9cc4cf",
           "torch packed": "#b5532f", "torch padded": "#dcb09c", "onednn padded": "#6b8f3c", "onnxruntime lengths": "#7a5c99",
           "onnxruntime padded": "#c3b3d3"}
 
@@ -33,16 +34,18 @@ def seconds(contestant, threads):
 def draw(axes, race, cell):
     results = [result for result in race["results"] if result["cell"] == cell]
     threads = race["threads"]
-    width = 0.9 / len(COLORS)
+    present = {f"{c['engine']} {c['variant']}" for result in results for c in result["contestants"]}
+    colors = {name: color for name, color in COLORS.items() if name in present}
+    width = 0.9 / len(colors)
     named = set()
     for place, result in enumerate(results):
         times = {f"{c['engine']} {c['variant']}": seconds(c, threads) for c in result["contestants"]}
         others = [time for name, time in times.items() if not name.startswith("packrnn")]
         best = min(others) if others else times["packrnn packed"]
-        for slot, (name, color) in enumerate(COLORS.items()):
+        for slot, (name, color) in enumerate(colors.items()):
             if name not in times:
                 continue
-            axes.bar(place + (slot - (len(COLORS) - 1) / 2) * width, best / times[name], width, color=color,
+            axes.bar(place + (slot - (len(colors) - 1) / 2) * width, best / times[name], width, color=color,
                      label=None if name in named else name)
             named.add(name)
         bound = best / result["bound_s"]

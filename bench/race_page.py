@@ -15,7 +15,8 @@ import sys
 from plot_race import plt, seconds
 
 GATES = {"lstm": 4, "gru": 3}
-STORED = "packed bf16 weights"
+THIRD = {False: ("packed bf16 weights", "bf16 weights"), True: ("packed recomputing", "recomputing")}  # by training
+TRAINING_MEAN_GOAL = 2.7  # more than the goals of the batches together
 OURS, OTHER = "#1f6f8b", "#b5532f"
 
 
@@ -33,29 +34,38 @@ def best_other(result, threads):
     return min(others, key=lambda c: seconds(c, threads)) if others else None
 
 
-def flops(result):
+def trains(race):
+    return race.get("training", False)
+
+
+def flops(race, result):
     directions = 2 if result["bidirectional"] else 1
     total = 0
     for layer in range(result["layers"]):
         inputs = result["input"] if layer == 0 else directions * result["hidden"]
         total += 2 * GATES[result["cell"]] * result["hidden"] * (inputs + result["hidden"])
-    return total * directions * result["tokens"]
+    return (3 if trains(race) else 1) * total * directions * result["tokens"]
 
 
-def weight_bytes_read(result):
-    """Of the recurrent weights, once in every step."""
+def weight_bytes_read(race, result):
+    """Of the recurrent weights, once in every step, and once more on the way back."""
     directions = 2 if result["bidirectional"] else 1
-    return 4 * GATES[result["cell"]] * result["hidden"] ** 2 * max(result["lengths"]) * result["layers"] * directions
+    return (8 if trains(race) else 4) * GATES[result["cell"]] * result["hidden"] ** 2 * max(result["lengths"]) * result["layers"] * directions
 
 
 def geometric_mean(values):
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
+def text_of(ratio):
+    return "-" if math.isnan(ratio) else f"{ratio:.2f}"
+
+
 def race_table(race, cell):
     threads = race["threads"]
+    third, label = THIRD[trains(race)]
     rows = [f"| {cell.upper()}, {threads} thread{'s' if threads > 1 else ''} | padding | packed | spread | padded | best other | | "
-            "ratio | goal | bf16 weights | of the bound |", "|---|--:|--:|--:|--:|---|--:|--:|--:|--:|--:|"]
+            f"ratio | goal | {label} | of the bound |", "|---|--:|--:|--:|--:|---|--:|--:|--:|--:|--:|"]
     ratios, goals, parts, stored_ratios = [], [], [], []
     for result in (r for r in race["results"] if r["cell"] == cell):
         ways = {name(c): c for c in result["contestants"]}
@@ -65,15 +75,33 @@ def race_table(race, cell):
         padding = 1 - result["tokens"] / (max(result["lengths"]) * len(result["lengths"]))
         goal = result["goals"][0 if threads == 1 else 1]
         ratio = rate(packed) / rate(other) if other else math.nan
-        stored = rate(ways[f"packrnn {STORED}"]) / rate(other) if other else math.nan
+        stored = rate(ways[f"packrnn {third}"]) / rate(other) if other and f"packrnn {third}" in ways else math.nan
         part = result["bound_s"] / seconds(packed, threads)
         for values, value in ((ratios, ratio), (goals, goal), (parts, part), (stored_ratios, stored)):
             values.append(value)
         rows.append(f"| {result['workload']} {result['what']} | {100 * padding:.0f}% | {rate(packed):.1f} | "
                     f"{100 * spread(packed, threads):.0f}% | {rate(padded):.1f} | {name(other) if other else 'none'} | "
-                    f"{rate(other):.1f} | **{ratio:.2f}** | {goal:.2f} | {stored:.2f} | {100 * part:.0f}% |")
-    rows.append(f"| geometric mean | | | | | | | **{geometric_mean(ratios):.2f}** | {geometric_mean(goals):.2f} | "
-                f"{geometric_mean(stored_ratios):.2f} | {100 * geometric_mean(parts):.0f}% |")
+                    f"{rate(other):.1f} | **{ratio:.2f}** | {goal:.2f} | {text_of(stored)} | {100 * part:.0f}% |")
+    goal = TRAINING_MEAN_GOAL if trains(race) else geometric_mean(goals)
+    rows.append(f"| geometric mean | | | | | | | **{geometric_mean(ratios):.2f}** | {goal:.2f} | "
+                f"{text_of(geometric_mean(stored_ratios))} | {100 * geometric_mean(parts):.0f}% |")
+    return "\n".join(rows)
+
+
+def memory_table(race):
+    rows = ["| | packed | recomputing | PyTorch packed | PyTorch padded | packed, of PyTorch packed |", "|---|--:|--:|--:|--:|--:|"]
+    parts = []
+    for result in race["results"]:
+        ways = {name(c): c["memory_bytes"] for c in result["contestants"]}
+        sizes = [ways.get(way, 0) for way in ("packrnn packed", "packrnn packed recomputing", "torch packed", "torch padded")]
+        cells = " | ".join(f"{size / 2**20:.1f}" if size else "-" for size in sizes)
+        part = "-"
+        if sizes[0] and sizes[2]:
+            parts.append(sizes[0] / sizes[2])
+            part = f"{100 * parts[-1]:.0f}%"
+        rows.append(f"| {result['workload']} {result['cell']} | {cells} | {part} |")
+    if parts:
+        rows.append(f"| geometric mean | | | | | {100 * geometric_mean(parts):.0f}% |")
     return "\n".join(rows)
 
 
@@ -85,9 +113,9 @@ def roofline_table(race):
         ours = seconds(result["contestants"][0], threads)
         other = best_other(result, threads)
         theirs = seconds(other, threads) if other else math.nan
-        rows.append(f"| {result['workload']} {result['cell']} | {flops(result) / 1e6:.0f} M | "
-                    f"{flops(result) / weight_bytes_read(result):.1f} | {flops(result) / ours / 1e9:.0f} GFLOP/s | "
-                    f"{100 * flops(result) / ours / peak:.0f}% | {100 * result['bound_s'] / ours:.0f}% | "
+        rows.append(f"| {result['workload']} {result['cell']} | {flops(race, result) / 1e6:.0f} M | "
+                    f"{flops(race, result) / weight_bytes_read(race, result):.1f} | {flops(race, result) / ours / 1e9:.0f} GFLOP/s | "
+                    f"{100 * flops(race, result) / ours / peak:.0f}% | {100 * result['bound_s'] / ours:.0f}% | "
                     f"{100 * result['bound_s'] / theirs:.0f}% | {theirs / result['bound_s']:.2f} |")
     return "\n".join(rows)
 
@@ -108,14 +136,14 @@ def draw_roofline(races, output):
             unit = f"{size // 2**20} MiB" if size >= 2**20 else f"{size // 1024} KiB"
             axes.annotate(unit, (x[0], rate * x[0] / 1e9), fontsize=6, ha="right", va="center", color="#000000aa")
         for result in race["results"]:
-            at = flops(result) / weight_bytes_read(result)
+            at = flops(race, result) / weight_bytes_read(race, result)
             marker = "o" if result["cell"] == "lstm" else "s"
             other = best_other(result, threads)
             for contestant, color in ((result["contestants"][0], OURS), (other, OTHER)):
                 if contestant:
-                    axes.plot(at, flops(result) / seconds(contestant, threads) / 1e9, marker, ms=5, color=color)
+                    axes.plot(at, flops(race, result) / seconds(contestant, threads) / 1e9, marker, ms=5, color=color)
             if result["cell"] == "lstm":
-                axes.annotate(result["workload"], (at, flops(result) / seconds(result["contestants"][0], threads) / 1e9),
+                axes.annotate(result["workload"], (at, flops(race, result) / seconds(result["contestants"][0], threads) / 1e9),
                               xytext=(5, -8), textcoords="offset points", fontsize=7)
         for label, color, marker in (("packrnn, LSTM", OURS, "o"), ("packrnn, GRU", OURS, "s"),
                                      ("best other, LSTM", OTHER, "o"), ("best other, GRU", OTHER, "s")):
@@ -141,13 +169,21 @@ def main():
     races = [json.loads(pathlib.Path(file).read_text(encoding="utf-8")) for file in sys.argv[3:]]
     first = races[0]
     draw_roofline(races, output.with_name(output.name + "_roofline"))
-    text = [f"# The race of CPU engines\n\n{first['cpu']}, {first['cpus']} CPUs, {first['target']}; commit {first['commit']}; "
+    training = trains(first)
+    title = "The race of CPU engines" + (": training" if training else "")
+    columns = "Recomputing: the ratio with gates computed again on the way back" if training else (
+        "bf16 weights: the ratio with our weights stored so")
+    text = [f"# {title}\n\n{first['cpu']}, {first['cpus']} CPUs, {first['target']}; commit {first['commit']}; "
             f"{first['date'][:10]}; medians of {first['rounds']} interleaved rounds:\n\n    {command}\n",
             "; ".join(engine for engine in first["engines"].values()) + ".\n",
-            "Thousands of valid tokens per second; [benchmarks.md](../benchmarks.md#the-race-of-cpu-engines) says what the columns "
-            f"are. Spread: slowest to fastest round. bf16 weights: the ratio with our weights stored so.\n\n![Speeds]({output.name}.svg)\n"]
+            f"Thousands of valid tokens per second{', forward and backward' if training else ''}; "
+            f"[benchmarks.md](../benchmarks.md#{'training' if training else 'the-race-of-cpu-engines'}) says what the columns "
+            f"are. Spread: slowest to fastest round. {columns}.\n\n![Speeds]({output.name}.svg)\n"]
     for race in races:
         text += [race_table(race, cell) + "\n" for cell in GATES if any(r["cell"] == cell for r in race["results"])]
+    if training:
+        text.append("## Memory\n\nMiB that one step adds at its peak beside weights and data, on "
+                    f"{first['threads']} thread{'s' if first['threads'] > 1 else ''}.\n\n{memory_table(first)}\n")
     text.append(f"## Where the time goes\n\n![Roofline]({output.name}_roofline.svg)\n")
     for race in races:
         threads = race["threads"]

@@ -1,11 +1,17 @@
 """The engine's side of bench/race/peer.hpp: commands on standard input, one answer each.
 
   load FILE CELL    ready VARIANT...        parameters, x [T, N, I] and lengths [N] from a .safetensors file
-  run VARIANT N     seconds WALL CPU        of N forward passes after an untimed one
-  output VARIANT F  written                 y [T, N, D*H], float32, as raw bytes
+  run VARIANT N     seconds WALL CPU        of N passes after an untimed one
+  output VARIANT F  written                 float32, as raw bytes
+  memory VARIANT    bytes PEAK              what a step of training adds to the resident memory at its peak
+A pass is a forward, its output y [T, N, D*H]. Where the file has dy [T, N, D*H], zero in the padding, it is a
+step of training: forward, and backward from dy. Its output is the gradient of x and then those of all
+parameters, in the order of layers and directions: weight_ih, weight_hh, bias_ih, bias_hh.
+
 An answer may also be "failed WHY". The first line, unasked, is "engine NAME" or "absent WHY".
 """
 
+import ctypes
 import os
 import resource
 import sys
@@ -17,12 +23,29 @@ def cpu_seconds():
     return usage.ru_utime + usage.ru_stime
 
 
+def peak_of(run):
+    """As peak_of() in bench/race/memory.hpp."""
+    def status(name):
+        with open("/proc/self/status", encoding="utf-8") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith(name))
+
+    ctypes.CDLL(None).malloc_trim(0)  # or a pass reuses freed memory that still counts as resident
+    with open("/proc/self/clear_refs", "w", encoding="utf-8") as file:
+        file.write("5")  # the high-water mark falls to what there is
+    before = status("VmRSS:")
+    run()
+    return status("VmHWM:") - before
+
+
 def one_line(error):
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def serve(start):
-    """`start(threads)` gives the engine's name and load(file, cell) -> {variant: (run, output)}."""
+    """`start(threads)` gives the engine's name and load(file, cell) -> {variant: (run, output)}.
+
+    A step of training has a third function, which frees the gradients.
+    """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what an engine prints is no answer
 
@@ -54,6 +77,10 @@ def serve(start):
                 with open(words[1], "wb") as file:
                     file.write(variants[words[0]][1]().tobytes())
                 say("written")
+            elif command == "memory":
+                run, _, forget = variants[words[0]]
+                forget()
+                say(f"bytes\t{peak_of(run)}")
             else:
                 say(f"failed there is no command {command}")
         except Exception as error:

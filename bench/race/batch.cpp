@@ -15,8 +15,6 @@
 namespace packrnn::bench {
 namespace {
 
-constexpr double kAllowed = 1e-4;  // between engines in f32
-
 double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -25,6 +23,8 @@ double cpu_seconds() {
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
+
+}  // namespace
 
 Seconds timed(int passes, const std::function<void()>& pass) {
   pass();
@@ -43,9 +43,7 @@ std::vector<float> read_floats(const std::string& file, std::size_t count) {
   return values;
 }
 
-}  // namespace
-
-RaceBatch::RaceBatch(Context& context, const RaceWorkload& workload, const std::string& cell)
+ForwardBatch::ForwardBatch(Context& context, const RaceWorkload& workload, const std::string& cell)
     : context_(context),
       layer_(make_layer(workload, cell)),
       stored_(make_layer(workload, cell, WeightStorage::bf16)) {
@@ -58,7 +56,7 @@ RaceBatch::RaceBatch(Context& context, const RaceWorkload& workload, const std::
   expected_ = context.to_host(layer_.forward(context, packed_).output.data());
 }
 
-void RaceBatch::save(const std::filesystem::path& file) const {
+void ForwardBatch::save(const std::filesystem::path& file) const {
   StateDict state = layer_.state_dict();
   state.push_back({"x", padded_.clone()});
   const auto lengths = packed_.lengths();
@@ -66,7 +64,7 @@ void RaceBatch::save(const std::filesystem::path& file) const {
   save_safetensors(file, state);
 }
 
-std::vector<Contestant> RaceBatch::ours() {
+std::vector<Contestant> ForwardBatch::ours() {
   const auto packed = [this](int passes) {
     return timed(passes, [this] { layer_.forward(context_, packed_); });
   };
@@ -86,7 +84,7 @@ std::vector<Contestant> RaceBatch::ours() {
           {"packrnn", kStored, stored, fmt::format("{:.1e}", largest)}};
 }
 
-std::string RaceBatch::agreement(const std::filesystem::path& output) const {
+std::string ForwardBatch::agreement(const std::filesystem::path& output) const {
   const PackedLayout& layout = packed_.layout();
   const std::int64_t width = expected_.size(1);
   const auto count = static_cast<std::size_t>(layout.steps() * layout.batch() * width);

@@ -129,26 +129,29 @@ MachineLimits measure_limits(ThreadPool& pool) {
   return limits;
 }
 
-double flops_of(const RaceWorkload& w, const std::string& cell) {
+double flops_of(const RaceWorkload& w, const std::string& cell, bool training) {
   double per_token = 0;
   for (std::int64_t layer = 0; layer < w.layers; ++layer) {
     const std::int64_t input = layer == 0 ? w.input : w.directions() * w.hidden;
     per_token += 2.0 * gates_of(cell) * static_cast<double>(w.hidden * (input + w.hidden));
   }
-  return per_token * static_cast<double>(w.directions() * w.tokens());
+  return (training ? 3 : 1) * per_token * static_cast<double>(w.directions() * w.tokens());
 }
 
-double least_seconds(const MachineLimits& limits, const RaceWorkload& w, const std::string& cell) {
+double least_seconds(const MachineLimits& limits, const RaceWorkload& w, const std::string& cell,
+                     bool training) {
   const double gates = gates_of(cell);
   const double weights = gates * static_cast<double>(w.hidden * w.hidden);
   const double reading = 4.0 * weights / limits.bandwidth(4.0 * weights / limits.threads);
-  double seconds = flops_of(w, cell) / limits.flops;
+  double seconds = flops_of(w, cell, training) / limits.flops;
+  const std::int64_t ways = training ? 2 : 1;  // through the steps
   // Steps of few rows wait for weights instead.
   for (std::int64_t t = 0; t < w.steps(); ++t) {
     const auto rows = std::count_if(w.lengths.begin(), w.lengths.end(),
                                     [&](std::int64_t length) { return length > t; });
     const double product = 2.0 * weights * static_cast<double>(rows) / limits.flops;
-    seconds += std::max(0.0, reading - product) * static_cast<double>(w.layers * w.directions());
+    seconds +=
+        std::max(0.0, reading - product) * static_cast<double>(ways * w.layers * w.directions());
   }
   const double vectors = static_cast<double>(w.layers * w.directions() * w.tokens() * w.hidden) /
                          static_cast<double>(limits.lanes);

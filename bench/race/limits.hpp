@@ -32,11 +32,12 @@ MachineLimits measure_limits(ThreadPool& pool);
 
 /// Seconds that the input product takes at the peak, plus for every step the larger of its live
 /// rows at the peak and of reading the recurrent weights, plus the cells: 45 clocks for a vector of
-/// LSTM units, 30 for one of GRU units.
+/// LSTM units, 30 for one of GRU units. Training: steps go back too, and the weights' gradients are
+/// as much arithmetic again; cells on the way back, which need no exponentials, are not counted.
 double least_seconds(const MachineLimits& limits, const RaceWorkload& workload,
-                     const std::string& cell);
+                     const std::string& cell, bool training = false);
 
-/// Multiplications and additions.
-double flops_of(const RaceWorkload& workload, const std::string& cell);
+/// Multiplications and additions; those of a step of training are three times a forward's.
+double flops_of(const RaceWorkload& workload, const std::string& cell, bool training = false);
 
 }  // namespace packrnn::bench

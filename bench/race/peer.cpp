@@ -161,4 +161,16 @@ void Peer::output(const std::string& variant, const std::string& file) {
   ask(fmt::format("output\t{}\t{}", variant, file));
 }
 
+std::int64_t Peer::memory(const std::string& variant) {
+  try {
+    const std::string line = ask(fmt::format("memory\t{}", variant));
+    std::string_view rest = line;
+    take_until(rest, '\t');
+    return number<std::int64_t>(rest).value_or(0);
+  } catch (const FileError&) {
+    if (!absent_.empty()) throw;
+    return 0;
+  }
+}
+
 }  // namespace packrnn::bench

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,11 +29,13 @@ class Peer {
   /// Why it cannot take part; empty if it can.
   const std::string& absent() const { return absent_; }
 
-  /// The three commands. Each throws FileError saying what the engine answered, or
+  /// The commands. Each throws FileError saying what the engine answered, or
   /// that it died or has been silent for two minutes, after which it is absent.
   std::vector<std::string> load(const std::string& file, const std::string& cell);
   Seconds run(const std::string& variant, int passes);
   void output(const std::string& variant, const std::string& file);
+  /// Bytes that a step of training adds at its peak; 0 if the engine does not say.
+  std::int64_t memory(const std::string& variant);
 
  private:
   std::string ask(const std::string& line);

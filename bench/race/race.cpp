@@ -26,6 +26,7 @@
 #include "bench/race/batch.hpp"
 #include "bench/race/results.hpp"
 #include "bench/race/rounds.hpp"
+#include "bench/race/training.hpp"
 #include "bench/report.hpp"
 #include "bench/temporary_folder.hpp"
 
@@ -37,9 +38,16 @@ constexpr int kInterrupted = 130;
 struct RaceOptions {
   int threads = 1;
   int rounds = 7;
+  bool training = false;
   std::vector<std::string> workloads, cells{"lstm", "gru"}, peers{"torch", "onednn", "onnxruntime"};
-  std::string json_file = PACKRNN_RESULTS_DIR "/race.json";
+  std::string json_file;  // empty: in the build folder
 };
+
+std::unique_ptr<RaceBatch> make_batch(Context& context, const RaceWorkload& workload,
+                                      const std::string& cell, bool training) {
+  if (training) return std::make_unique<TrainingBatch>(context, workload, cell);
+  return std::make_unique<ForwardBatch>(context, workload, cell);
+}
 
 int run(const RaceOptions& options) {
   ResultFile file(options.json_file);
@@ -50,9 +58,9 @@ int run(const RaceOptions& options) {
   Context context(Device::cpu(), {.threads = options.threads, .pin_threads = true});
   if (options.threads > 1) bound.emplace();
   const Machine machine = describe_machine(context, true);
-  fmt::print("packrnn {} on {} ({} CPUs), {}, {} thread{}, {} rounds\n", machine.commit,
-             machine.cpu, machine.cpus, machine.target, options.threads,
-             options.threads > 1 ? "s" : "", options.rounds);
+  fmt::print("packrnn {} on {} ({} CPUs), {}, {}{} thread{}, {} rounds\n", machine.commit,
+             machine.cpu, machine.cpus, machine.target, options.training ? "training, " : "",
+             options.threads, options.threads > 1 ? "s" : "", options.rounds);
   nlohmann::json engines = nlohmann::json::object();
   for (const NamedPeer& named : peers) {
     const Peer& peer = *named.peer;
@@ -66,7 +74,7 @@ int run(const RaceOptions& options) {
       limits.flops / 1e9, limits.bandwidths.front().rate / 1e9,
       limits.bandwidths.front().bytes >> 10, limits.bandwidths.back().rate / 1e9,
       limits.bandwidths.back().bytes >> 20);
-  fmt::print("{}", race_head());
+  fmt::print("{}", race_head(options.training));
   std::fflush(stdout);
 
   std::vector<RaceWorkload> workloads = race_workloads();
@@ -81,9 +89,10 @@ int run(const RaceOptions& options) {
     for (const RaceWorkload& workload : workloads) {
       if (interrupted()) break;
       progress.start(workload.name + " " + cell);
-      RaceBatch batch(context, workload, cell);
-      Result result{workload, cell, batch.ours(), least_seconds(limits, workload, cell)};
-      add_peers(peers, batch, workload, cell, folder.path(), result.contestants);
+      const auto batch = make_batch(context, workload, cell, options.training);
+      Result result{workload, cell, batch->ours(),
+                    least_seconds(limits, workload, cell, options.training), options.training};
+      add_peers(peers, *batch, workload, cell, folder.path(), result.contestants);
       run_rounds(result.contestants, {.rounds = options.rounds}, [&](double part) {
         progress.update(part);
         return !interrupted();
@@ -96,7 +105,7 @@ int run(const RaceOptions& options) {
       results.push_back(std::move(result));
     }
 
-  fmt::print("\n{}", race_foot(results, options.threads));
+  fmt::print("\n{}", race_foot(results, options.threads, options.training));
   const bool complete = !interrupted();
   if (!complete) fmt::print("Interrupted: the table is not complete.\n");
   nlohmann::json rows = nlohmann::json::array();
@@ -108,6 +117,7 @@ int run(const RaceOptions& options) {
                              {"target", machine.target},
                              {"threads", options.threads},
                              {"rounds", options.rounds},
+                             {"training", options.training},
                              {"engines", engines},
                              {"limits", json_of(limits)},
                              {"complete", complete},
@@ -135,6 +145,8 @@ int parse(int argc, char** argv, RaceOptions& options) {
   app.add_option("--threads", options.threads, "Of every engine")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
+  app.add_flag("--train", options.training,
+               "Steps of training: forward and backward (ONNX Runtime has none)");
   app.add_option("--rounds", options.rounds, "Runs of each engine on each batch")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
@@ -143,9 +155,15 @@ int parse(int argc, char** argv, RaceOptions& options) {
   add_list("--peers", options.peers, "torch, onednn, onnxruntime or none (default: all)",
            {"torch", "onednn", "onnxruntime", "none"});
   app.add_option("--json", options.json_file,
-                 "Where results go (default: results/race.json in the build folder)")
+                 "Where results go (default: results/race.json or race_training.json in the "
+                 "build folder)")
       ->type_name("FILE");
-  return parse_command_line(app, argc, argv);
+  const int status = parse_command_line(app, argc, argv);
+  if (options.training) std::erase(options.peers, "onnxruntime");
+  if (options.json_file.empty())
+    options.json_file =
+        PACKRNN_RESULTS_DIR + std::string(options.training ? "/race_training.json" : "/race.json");
+  return status;
 }
 
 }  // namespace

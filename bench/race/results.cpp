@@ -16,6 +16,16 @@ double geometric_mean(const std::vector<double>& values) {
   return values.empty() ? NAN : std::exp(sum / static_cast<double>(values.size()));
 }
 
+const Contestant* find(const std::vector<Contestant>& contestants, const std::string& name) {
+  for (const Contestant& c : contestants)
+    if (c.name() == name) return &c;
+  return nullptr;
+}
+
+std::string mebibytes(const Contestant* c) {
+  return c && c->memory > 0 ? fmt::format("{:.1f}", static_cast<double>(c->memory) / 0x1p20) : "-";
+}
+
 }  // namespace
 
 double median_of(const Contestant& contestant, int threads) {
@@ -34,33 +44,39 @@ const Contestant* best_peer(const std::vector<Contestant>& contestants, int thre
   return best;
 }
 
-std::string race_head() {
-  return fmt::format(
-      "{:<4}{:<6}{:>8}  {:>10} {:>10}  {:<22}{:>10}  {:>6} {:>5} {:>7}  {:>7} {:>6}\n", "", "cell",
-      "padding", "packed", "padded", "best other", "", "ratio", "goal", "bf16 w.", "padding",
-      "bound");
+std::string race_head(bool training) {
+  return fmt::format("{:<4}{:<6}{:>8}  {:>10} {:>10}  {:<22}{:>10}  {:>6} {:>5} {:>7}  {:>7} {:>6}",
+                     "", "cell", "padding", "packed", "padded", "best other", "", "ratio", "goal",
+                     training ? "recomp." : "bf16 w.", "padding", "bound") +
+         (training ? fmt::format("  {:>7} {:>7} {:>7}", "MiB", "recomp.", "torch") : "") + "\n";
 }
 
 std::string race_row(const Result& result, int threads) {
   const auto tokens = static_cast<double>(result.workload.tokens());
   const auto rate = [&](const Contestant& c) { return tokens / median_of(c, threads) / 1e3; };
-  const Contestant &packed = result.contestants[0], &padded = result.contestants[1],
-                   &stored = result.contestants[2];
+  const Contestant &packed = result.contestants[0], &padded = result.contestants[1];
+  const Contestant* const third = result.contestants.size() > 2 && result.contestants[2].ours()
+                                      ? &result.contestants[2]
+                                      : nullptr;
   const Contestant* best = best_peer(result.contestants, threads);
   const auto ratio = [&](const Contestant& c) {
     return best ? fmt::format("{:.2f}", rate(c) / rate(*best)) : "-";
   };
-  const double goal = threads == 1 ? result.workload.goal_1 : result.workload.goal_2;
-  return fmt::format(
+  const double goal = result.workload.goal(threads, result.training);
+  std::string row = fmt::format(
       "{:<4}{:<6}{:>7.0f}%  {:>10.1f} {:>10.1f}  {:<22}{:>10}  {:>6} {:>5} {:>7}  {:>7.2f} "
-      "{:>5.0f}%\n",
+      "{:>5.0f}%",
       result.workload.name, result.cell, 100.0 * result.workload.padding(), rate(packed),
       rate(padded), best ? best->name() : "none", best ? fmt::format("{:.1f}", rate(*best)) : "-",
-      ratio(packed), threads <= 2 ? fmt::format("{:.2f}", goal) : "-", ratio(stored),
+      ratio(packed), threads <= 2 ? fmt::format("{:.2f}", goal) : "-", third ? ratio(*third) : "-",
       rate(packed) / rate(padded), 100.0 * result.bound / median_of(packed, threads));
+  if (result.training)
+    row += fmt::format("  {:>7} {:>7} {:>7}", mebibytes(&packed), mebibytes(third),
+                       mebibytes(find(result.contestants, "torch packed")));
+  return row + "\n";
 }
 
-std::string race_foot(const std::vector<Result>& results, int threads) {
+std::string race_foot(const std::vector<Result>& results, int threads, bool training) {
   std::string text;
   for (const char* cell : {"lstm", "gru"}) {
     std::vector<double> ratios, parts;
@@ -77,16 +93,21 @@ std::string race_foot(const std::vector<Result>& results, int threads) {
                       cell, geometric_mean(ratios), 100.0 * geometric_mean(parts));
   }
   return text +
-         "Thousands of tokens per second, medians; ratio: packed to the best other engine; bf16 "
-         "w.: the same\nwith our weights stored as bf16; padding: packed to padded, both ours; "
-         "bound: of what the machine's\narithmetic and bandwidth allow (docs/benchmarks.md).\n";
+         "Thousands of tokens per second, medians; ratio: packed to the best other engine; " +
+         (training ? "recomp.: the\nsame with gates computed again; "
+                   : "bf16 w.: the same\nwith our weights stored as bf16; ") +
+         "padding: packed to padded, both ours; bound: of what\nthe machine's arithmetic and "
+         "bandwidth allow" +
+         (training ? "; MiB: what a packed step adds at its peak" : "") +
+         " (docs/benchmarks.md).\n";
 }
 
 nlohmann::json json_of(const Contestant& c) {
   nlohmann::json wall = nlohmann::json::array(), cpu = nlohmann::json::array();
   for (const Seconds& sample : c.samples) wall.push_back(sample.wall), cpu.push_back(sample.cpu);
-  return {{"engine", c.engine}, {"variant", c.variant}, {"agreement", c.agreement},
-          {"passes", c.passes}, {"wall_s", wall},       {"cpu_s", cpu}};
+  return {{"engine", c.engine},      {"variant", c.variant}, {"agreement", c.agreement},
+          {"passes", c.passes},      {"wall_s", wall},       {"cpu_s", cpu},
+          {"memory_bytes", c.memory}};
 }
 
 nlohmann::json json_of(const Result& result) {
@@ -102,7 +123,7 @@ nlohmann::json json_of(const Result& result) {
           {"lengths", w.lengths},
           {"tokens", w.tokens()},
           {"bidirectional", w.bidirectional},
-          {"goals", {w.goal_1, w.goal_2}},
+          {"goals", {w.goal(1, result.training), w.goal(2, result.training)}},
           {"bound_s", result.bound},
           {"contestants", contestants}};
 }

@@ -20,6 +20,7 @@ struct Contestant {
   std::string engine, variant;
   std::function<Seconds(int passes)> run;
   std::string agreement;
+  std::int64_t memory = 0;  // bytes that a step of training adds at its peak; 0: not measured
   int passes = 1;
   std::vector<Seconds> samples = {};  // of one pass
 
@@ -30,8 +31,9 @@ struct Contestant {
 struct Result {
   RaceWorkload workload;
   std::string cell;
-  std::vector<Contestant> contestants;  // the first three are ours: see RaceBatch::ours()
+  std::vector<Contestant> contestants;  // first ours: see RaceBatch::ours()
   double bound = 0;                     // seconds
+  bool training = false;
 };
 
 /// Of one pass. On one thread the processor's time, of which neighbours take none; on several they
@@ -40,10 +42,10 @@ double median_of(const Contestant& contestant, int threads);
 /// The fastest that is not ours; null if there is none.
 const Contestant* best_peer(const std::vector<Contestant>& contestants, int threads);
 
-std::string race_head();
+std::string race_head(bool training = false);
 std::string race_row(const Result& result, int threads);
 /// Geometric means, and what the columns mean.
-std::string race_foot(const std::vector<Result>& results, int threads);
+std::string race_foot(const std::vector<Result>& results, int threads, bool training = false);
 
 nlohmann::json json_of(const Contestant& contestant);
 nlohmann::json json_of(const Result& result);

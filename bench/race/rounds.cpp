@@ -60,7 +60,7 @@ void add_peers(std::vector<NamedPeer>& peers, const RaceBatch& batch, const Race
         }
         contestants.push_back({named.name, variant,
                                [&peer, variant](int passes) { return peer.run(variant, passes); },
-                               agreement});
+                               agreement, batch.trains() ? peer.memory(variant) : 0});
       }
     } catch (const FileError& error) {
       fmt::print(stderr, "{} {} {}: {}\n", workload.name, cell, named.name, error.what());

@@ -16,11 +16,16 @@ struct RaceWorkload {
   std::vector<std::int64_t> lengths;
   /// What we aim at: tokens/s as a multiple of the fastest other engine, on one and two threads.
   double goal_1 = 1.0, goal_2 = 1.0;
+  double goal_training = 1.0;  // on one and on two
 
   std::int64_t steps() const;
   std::int64_t tokens() const;
   /// The part of a padded batch that is padding.
   double padding() const;
+  double goal(int threads, bool training) const {
+    if (training) return goal_training;
+    return threads == 1 ? goal_1 : goal_2;
+  }
   std::int64_t directions() const { return bidirectional ? 2 : 1; }
 };
 

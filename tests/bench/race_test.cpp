@@ -8,9 +8,11 @@
 #include <string>
 
 #include "bench/race/batch.hpp"
+#include "bench/race/memory.hpp"
 #include "bench/race/peer.hpp"
 #include "bench/race/results.hpp"
 #include "bench/race/rounds.hpp"
+#include "bench/race/training.hpp"
 #include "bench/temporary_folder.hpp"
 #include "tests/catch.hpp"
 
@@ -31,7 +33,7 @@ std::vector<std::string> script(const std::string& first, const std::vector<std:
 RaceWorkload tiny() { return {"W0", "tiny", 3, 4, 1, false, {3, 1, 2}, 2.0, 3.0}; }
 
 Contestant contestant(const char* engine, const char* variant, std::vector<Seconds> samples) {
-  return {engine, variant, nullptr, "bits", 1, std::move(samples)};
+  return {engine, variant, nullptr, "bits", 0, 1, std::move(samples)};
 }
 
 }  // namespace
@@ -72,7 +74,7 @@ TEST_CASE("a peer that is missing, refuses or talks nonsense says why") {
 
 TEST_CASE("a batch hands over its layer and recognises its own output") {
   Context context(Device::cpu(), {.threads = 1});
-  RaceBatch batch(context, tiny(), "gru");
+  ForwardBatch batch(context, tiny(), "gru");
   const TemporaryFolder folder("packrnn-test");
   const std::filesystem::path file = folder.path() / "batch", output = folder.path() / "y";
   batch.save(file);
@@ -102,6 +104,83 @@ TEST_CASE("a batch hands over its layer and recognises its own output") {
     CHECK(c.ours());
     CHECK(c.run(2).wall > 0);
   }
+}
+
+TEST_CASE("a step of training hands over its data and recognises its own gradients") {
+  const std::string cell = GENERATE("lstm", "gru");
+  Context context(Device::cpu(), {.threads = 1});
+  TrainingBatch batch(context, tiny(), cell);
+  const TemporaryFolder folder("packrnn-test");
+  const std::filesystem::path file = folder.path() / "batch", output = folder.path() / "gradients";
+  batch.save(file);
+  const SafeTensors saved = SafeTensors::open(file);
+  const Tensor x = saved.tensor("x"), dy = saved.tensor("dy");
+  REQUIRE(dy.shape() == Shape{3, 3, 4});
+  const float* const last = dy.view().data<float>() + (2 * 3 + 1) * 4;
+  CHECK(std::all_of(last, last + 4, [](float value) { return value == 0; }));  // padding
+
+  // Another way to the same: padded input packed, run, and gone back from y * dy.
+  Recurrent layer = make_layer(tiny(), cell);
+  Tape tape(context);
+  const Lengths lengths(tiny().lengths);
+  const PackedVariable input = tape.input(pack_padded_sequence(context, x, lengths));
+  const PackedVariable result = layer.forward(tape, input).output;
+  const PackedSequence packed_dy = pack_padded_sequence(context, dy, lengths);
+  tape.backward({{result.data, packed_dy.data()}});
+  const Tensor dx = pad_packed_sequence(
+      context, PackedSequence(Tensor::copy_of(input.data.gradient()), input.layout));
+  std::vector<float> gradients;
+  const auto append = [&](const TensorView& part) {
+    const auto values = part.values<float>();
+    gradients.insert(gradients.end(), values.begin(), values.end());
+  };
+  append(dx);
+  for (std::int64_t i = 0; i < layer.parameters().count(); ++i)
+    append(layer.parameters().gradient(i));
+  const auto write = [&](std::size_t count) {
+    std::ofstream(output, std::ios::binary)
+        .write(reinterpret_cast<const char*>(gradients.data()),
+               static_cast<std::streamsize>(count * sizeof(float)));
+  };
+  write(gradients.size());
+  CHECK(batch.agreement(output) == "bits");
+  gradients[(2 * 3 + 1) * 3] += 1;  // padding is not looked at
+  gradients.back() *= 1.00001F;
+  write(gradients.size());
+  CHECK_THAT(batch.agreement(output), Contains("e-"));
+  gradients.back() += 1;
+  write(gradients.size());
+  CHECK_THAT(batch.agreement(output), StartsWith("WRONG") && Contains("bias_hh_l0"));
+  gradients.back() = NAN;
+  write(gradients.size());
+  CHECK_THAT(batch.agreement(output), StartsWith("WRONG: inf"));
+  write(gradients.size() - 1);
+  CHECK_THROWS_WITH(batch.agreement(output), Contains("does not hold"));
+
+  const std::vector<Contestant> ours = batch.ours();
+  REQUIRE(ours.size() >= 2);
+  if (ours.size() == 3) CHECK(ours[2].agreement == "bits");
+  for (const Contestant& c : ours) CHECK(c.run(2).wall > 0);
+}
+
+TEST_CASE("a peer says how much memory a step takes, or nothing") {
+  Peer peer(script("engine x", {"printf 'bytes\\t4096\\n'", "printf 'failed no such command\\n'"}),
+            1);
+  CHECK(peer.memory("packed") == 4096);
+  CHECK(peer.memory("packed") == 0);
+  CHECK(peer.absent().empty());
+}
+
+TEST_CASE("the peak of memory counts what is freed again, and not what was there") {
+  constexpr std::int64_t kMost = 64 << 20;
+  constexpr std::int64_t kInexact = 1 << 20;  // Linux counts pages by threads and adds up later
+  const auto take = [](std::int64_t bytes) {
+    const Tensor memory = Tensor::zeros({bytes / 4}, Dtype::f32);
+  };
+  const std::int64_t peak = peak_of([&] { take(kMost); });
+  if (peak == 0) PACKRNN_SKIP("this system has no high-water mark that can be reset");
+  CHECK(peak >= kMost - kInexact);
+  CHECK(peak_of([&] { take(kMost / 4); }) < kMost / 2);
 }
 
 TEST_CASE("in every round each contestant runs once, and in the first whatever it takes") {
@@ -150,6 +229,14 @@ TEST_CASE("the best peer is the fastest by the processor on one thread, by the c
              Contains("a x") && Contains(" 1.20 ") && Contains(" 3.00 ") && Contains(" 2.40 "));
   CHECK_THAT(race_foot({result, result}, 1), Contains("lstm: 1.50 times") && !Contains("gru:"));
   CHECK(json_of(result)["contestants"][3]["cpu_s"][0] == 5);
+  Result trained = result;
+  trained.training = true;
+  trained.contestants[0].memory = 3 << 19;
+  CHECK_THAT(race_row(trained, 1), Contains(" 1.00 ") && Contains(" 1.5 "));
+  CHECK_THAT(race_head(true), Contains("MiB") && !Contains("bf16"));
+  CHECK_THAT(race_foot({trained}, 1, true), Contains("MiB") && !Contains("bf16"));
+  CHECK(json_of(trained)["goals"] == nlohmann::json{1.0, 1.0});
+  CHECK(json_of(trained)["contestants"][0]["memory_bytes"] == 3 << 19);
   Result alone = result;
   alone.contestants.resize(3);
   CHECK(best_peer(alone.contestants, 1) == nullptr);
@@ -175,6 +262,9 @@ TEST_CASE("the bound is the arithmetic, or reading the weights where rows are fe
   limits.bandwidths = {{1 << 20, 1.0}};
   CHECK(least_seconds(limits, w, "lstm") == Approx(3 * 4 * 256.0));
   CHECK(limits.bandwidth(1e12) == 1.0);
+  // Training: three times the arithmetic; the weights are read on both ways.
+  CHECK(flops_of(w, "lstm", true) == 3 * flops_of(w, "lstm"));
+  CHECK(least_seconds(limits, w, "lstm", true) == Approx(2 * 3 * 4 * 256.0));
 }
 
 TEST_CASE("limits of this machine are positive") {
