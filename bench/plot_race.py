@@ -22,7 +22,7 @@ matplotlib.rcParams.update({
 import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first)
 
 COLORS = {"packrnn packed": "#1f6f8b", "packrnn packed bf16 weights": "#0d3b4a",
-          "packrnn packed recomputing": "#0d3b4a", "packrnn padded": "#9cc4cf",
+          "packrnn padded": "#9cc4cf",
           "torch packed": "#b5532f", "torch padded": "#dcb09c", "onednn padded": "#6b8f3c", "onnxruntime lengths": "#7a5c99",
           "onnxruntime padded": "#c3b3d3"}
 

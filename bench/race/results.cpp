@@ -47,8 +47,8 @@ const Contestant* best_peer(const std::vector<Contestant>& contestants, int thre
 std::string race_head(bool training) {
   return fmt::format("{:<4}{:<6}{:>8}  {:>10} {:>10}  {:<22}{:>10}  {:>6} {:>5} {:>7}  {:>7} {:>6}",
                      "", "cell", "padding", "packed", "padded", "best other", "", "ratio", "goal",
-                     training ? "recomp." : "bf16 w.", "padding", "bound") +
-         (training ? fmt::format("  {:>7} {:>7} {:>7}", "MiB", "recomp.", "torch") : "") + "\n";
+                     training ? "" : "bf16 w.", "padding", "bound") +
+         (training ? fmt::format("  {:>7} {:>7}", "MiB", "torch") : "") + "\n";
 }
 
 std::string race_row(const Result& result, int threads) {
@@ -68,10 +68,13 @@ std::string race_row(const Result& result, int threads) {
       "{:>5.0f}%",
       result.workload.name, result.cell, 100.0 * result.workload.padding(), rate(packed),
       rate(padded), best ? best->name() : "none", best ? fmt::format("{:.1f}", rate(*best)) : "-",
-      ratio(packed), threads <= 2 ? fmt::format("{:.2f}", goal) : "-", third ? ratio(*third) : "-",
+      ratio(packed), threads <= 2 ? fmt::format("{:.2f}", goal) : "-",
+      result.training ? ""
+      : third         ? ratio(*third)
+                      : "-",
       rate(packed) / rate(padded), 100.0 * result.bound / median_of(packed, threads));
   if (result.training)
-    row += fmt::format("  {:>7} {:>7} {:>7}", mebibytes(&packed), mebibytes(third),
+    row += fmt::format("  {:>7} {:>7}", mebibytes(&packed),
                        mebibytes(find(result.contestants, "torch packed")));
   return row + "\n";
 }
@@ -94,8 +97,7 @@ std::string race_foot(const std::vector<Result>& results, int threads, bool trai
   }
   return text +
          "Thousands of tokens per second, medians; ratio: packed to the best other engine; " +
-         (training ? "recomp.: the\nsame with gates computed again; "
-                   : "bf16 w.: the same\nwith our weights stored as bf16; ") +
+         (training ? "" : "bf16 w.: the same\nwith our weights stored as bf16; ") +
          "padding: packed to padded, both ours; bound: of what\nthe machine's arithmetic and "
          "bandwidth allow" +
          (training ? "; MiB: what a packed step adds at its peak" : "") +

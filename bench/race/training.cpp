@@ -6,7 +6,6 @@
 #include <cmath>
 #include <packrnn/layers/safetensors.hpp>
 #include <packrnn/layers/tape.hpp>
-#include <packrnn/runtime/error.hpp>
 #include <utility>
 
 #include "bench/device/agreement.hpp"
@@ -22,10 +21,6 @@ double largest_of(std::span<const float> values) {
 }
 
 std::span<const float> values_of(const Tensor& tensor) { return tensor.view().values<float>(); }
-
-void append(std::vector<float>& all, std::span<const float> part) {
-  all.insert(all.end(), part.begin(), part.end());
-}
 
 }  // namespace
 
@@ -43,7 +38,7 @@ TrainingBatch::TrainingBatch(Context& context, const RaceWorkload& workload,
   packed_ = data(lengths);
   padded_ = data(Lengths(std::vector<std::int64_t>(workload.lengths.size(), T)));
 
-  dx_ = step(context, layer_, packed_, false);
+  dx_ = step(context, layer_, packed_);
   Parameters& parameters = layer_.parameters();
   for (std::int64_t i = 0; i < parameters.count(); ++i)
     gradients_.push_back({parameters.name(i), Tensor::copy_of(parameters.gradient(i))});
@@ -57,11 +52,11 @@ TrainingBatch::Data TrainingBatch::data(const Lengths& lengths) const {
 }
 
 std::shared_ptr<const Gradient> TrainingBatch::step(Context& context, Recurrent& layer,
-                                                    const Data& data, bool recompute) {
+                                                    const Data& data) {
   Parameters& parameters = layer.parameters();
   parameters.change_values();
   parameters.zero_gradients();
-  Tape tape(context, {.recompute = recompute});
+  Tape tape(context);
   // What Tape::input() makes, without a copy of the data.
   const auto gradient = std::make_shared<Gradient>(data.x->shape(), data.x->dtype(), true);
   const PackedVariable x{Variable(data.x, gradient), data.layout};
@@ -78,33 +73,20 @@ void TrainingBatch::save(const std::filesystem::path& file) const {
   save_safetensors(file, state);
 }
 
-std::int64_t TrainingBatch::memory(bool recompute) const {
+std::int64_t TrainingBatch::memory() const {
   // A context and a layer that have kept nothing from an earlier step.
   Context context(Device::cpu(), {.threads = context_.threads()});
   Recurrent layer = make_layer(workload_, cell_);
-  return peak_of([&] { step(context, layer, packed_, recompute); });
+  return peak_of([&] { step(context, layer, packed_); });
 }
 
 std::vector<Contestant> TrainingBatch::ours() {
-  const auto steps = [this](const Data& data, bool recompute) {
-    return [this, &data, recompute](int passes) {
-      return timed(passes, [&] { step(context_, layer_, data, recompute); });
-    };
+  const auto steps = [this](const Data& data) {
+    return
+        [this, &data](int passes) { return timed(passes, [&] { step(context_, layer_, data); }); };
   };
-  std::vector<Contestant> all{
-      {"packrnn", "packed", steps(packed_, false), "reference", memory(false)},
-      {"packrnn", "padded", steps(padded_, false), "-"}};
-  try {
-    std::vector<float> recomputed;
-    append(recomputed, values_of(step(context_, layer_, packed_, true)->sum()));
-    for (std::int64_t i = 0; i < layer_.parameters().count(); ++i)
-      append(recomputed, TensorView(layer_.parameters().gradient(i)).values<float>());
-    all.push_back({"packrnn", kRecomputing, steps(packed_, true),
-                   compared(recomputed, RowOrder::packed), memory(true)});
-  } catch (const Unsupported&) {
-    // Then there are two.
-  }
-  return all;
+  return {{"packrnn", "packed", steps(packed_), "reference", memory()},
+          {"packrnn", "padded", steps(padded_), "-"}};
 }
 
 std::string TrainingBatch::agreement(const std::filesystem::path& output) const {

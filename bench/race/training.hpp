@@ -8,9 +8,6 @@
 
 namespace packrnn::bench {
 
-/// Ours that computes the gates again on the way back.
-inline constexpr const char* kRecomputing = "packed recomputing";
-
 class TrainingBatch final : public RaceBatch {
  public:
   /// Runs one step.
@@ -19,7 +16,7 @@ class TrainingBatch final : public RaceBatch {
   bool trains() const override { return true; }
   /// As a forward's, and dy [T, N, D*H], zero in the padding.
   void save(const std::filesystem::path& file) const override;
-  /// Packed; padded; where the engine can, packed with gates computed again on the way back.
+  /// Packed; padded.
   std::vector<Contestant> ours() override;
   /// Of another engine's gradients: of x [T, N, I] where there are tokens, and of all parameters
   /// in our order. Differences count relative to the largest value of each tensor, which stands for
@@ -38,10 +35,9 @@ class TrainingBatch final : public RaceBatch {
   Data data(const Lengths& lengths) const;
   /// Gives the gradient of x. All that depends on the weights is made anew, as after an optimizer's
   /// step.
-  static std::shared_ptr<const Gradient> step(Context& context, Recurrent& layer, const Data& data,
-                                              bool recompute);
+  static std::shared_ptr<const Gradient> step(Context& context, Recurrent& layer, const Data& data);
   /// Of one step, beside the weights and the data.
-  std::int64_t memory(bool recompute) const;
+  std::int64_t memory() const;
   std::string compared(std::span<const float> got, RowOrder order) const;
 
   Context& context_;
