@@ -75,7 +75,7 @@ Variable Embedding::forward(Tape& tape, const TensorView& indices) {
   return forward(tape, copy_on_device(tape.context(), indices));
 }
 
-Variable Embedding::forward(Tape& tape, std::shared_ptr<const Tensor> indices) {
+Variable Embedding::forward(Tape& tape, const std::shared_ptr<const Tensor>& indices) {
   Variable y = tape.result(std::as_const(*this).forward(tape.context(), indices->view()),
                            parameters_.trainable());
   if (!y.needs_gradient()) return y;

@@ -58,7 +58,7 @@ class Embedding {
   }
 
  private:
-  Variable forward(Tape& tape, std::shared_ptr<const Tensor> indices);
+  Variable forward(Tape& tape, const std::shared_ptr<const Tensor>& indices);
 
   EmbeddingOptions options_;
   Parameters parameters_;
