@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <string_view>
-#include <type_traits>
 
 #include "packrnn/runtime/expects.hpp"
 #include "packrnn/runtime/tensor.hpp"
@@ -56,15 +55,6 @@ inline void check_computable(std::string_view operation, Dtype dtype,
   }
   throw Unsupported(fmt::format("{}: dtype {} does not compute on the CPU; convert to f32 or f64",
                                 operation, name_of(dtype)));
-}
-
-/// Calls body(std::type_identity<T>{}) with float or double, which `dtype` must be.
-template <class Body>
-void with_f32_or_f64(Dtype dtype, const Body& body) {
-  if (dtype == Dtype::f32)
-    body(std::type_identity<float>());
-  else
-    body(std::type_identity<double>());
 }
 
 }  // namespace packrnn::kernels

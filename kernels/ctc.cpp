@@ -4,6 +4,7 @@
 
 #include "packrnn/kernels/check.hpp"
 #include "packrnn/kernels/cpu/ctc.hpp"
+#include "packrnn/kernels/cpu/with_real.hpp"
 
 namespace packrnn::kernels {
 namespace {
@@ -39,7 +40,7 @@ void check_ctc(const TensorView& logits, const PackedLayout& layout, const CtcLa
 void ctc(Context& context, const TensorView& logits, const PackedLayout& layout,
          const CtcLabels& labels, const TensorSpan& log_sum_exp, const TensorSpan& losses) {
   check_ctc(logits, layout, labels, log_sum_exp, losses);
-  with_f32_or_f64(logits.dtype(), [&]<class T>(std::type_identity<T>) {
+  cpu::with_real(logits.dtype(), [&]<class T>(std::type_identity<T>) {
     cpu::ctc(context, logits.values<T>(), layout, labels, log_sum_exp.values<double>(),
              losses.values<double>());
   });
@@ -51,7 +52,7 @@ void ctc_backward(Context& context, const TensorView& logits, const PackedLayout
   check_ctc(logits, layout, labels, log_sum_exp, losses);
   check("scales", scales, losses.shape(), Dtype::f64);
   check("gradient", gradient, logits.shape(), logits.dtype());
-  with_f32_or_f64(logits.dtype(), [&]<class T>(std::type_identity<T>) {
+  cpu::with_real(logits.dtype(), [&]<class T>(std::type_identity<T>) {
     cpu::ctc_backward(context, logits.values<T>(), layout, labels, log_sum_exp.values<double>(),
                       losses.values<double>(), scales.values<double>(), gradient.values<T>());
   });

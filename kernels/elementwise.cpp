@@ -74,26 +74,6 @@ void swap_axes(Context& context, const TensorView& source, const TensorSpan& tar
                   static_cast<std::size_t>(row));
 }
 
-void add_into(Context& context, const TensorView& part, const TensorSpan& sum) {
-  expects(sum.defined(), "sum is not defined");
-  check_computable("add_into", sum.dtype(), context.device());
-  check("sum", sum, sum.shape(), sum.dtype(), context.device());
-  check("part", part, sum.shape(), sum.dtype(), context.device());
-  if (context.device().type == DeviceType::cuda) throw Unsupported("add_into: not on a GPU yet");
-  const auto add = [&]<class T>(std::type_identity<T>) {
-    const T* from = part.data<T>();
-    T* to = sum.data<T>();
-    cpu::parallel_for(context.pool(), sum.elements(), 3 * std::int64_t{sizeof(T)},
-                      [&](std::int64_t begin, std::int64_t end) {
-                        for (std::int64_t i = begin; i < end; ++i) to[i] += from[i];
-                      });
-  };
-  if (sum.dtype() == Dtype::f32)
-    add(std::type_identity<float>());
-  else
-    add(std::type_identity<double>());
-}
-
 void add_scaled(Context& context, const TensorView& a, double factor, const TensorView& b,
                 const TensorSpan& y) {
   for_elements(context, "add_scaled", a, b, y,

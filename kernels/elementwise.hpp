@@ -14,10 +14,6 @@ void convert_elements(Context& context, const TensorView& source, const TensorSp
 /// Assigns target [B, A, ...] from source [A, B, ...] of the same dtype; may not overlap.
 void swap_axes(Context& context, const TensorView& source, const TensorSpan& target);
 
-/// sum += part, element by element; f32 and f64, on a GPU also f16 and bf16 (added in float). Equal
-/// shapes and dtypes; may not overlap.
-void add_into(Context& context, const TensorView& part, const TensorSpan& sum);
-
 /// Assigns y = a + factor * b, y = a * b, y = factor * x, element by element; f32 and f64. Equal
 /// shapes and dtypes; y may be an argument.
 void add_scaled(Context& context, const TensorView& a, double factor, const TensorView& b,

@@ -4,6 +4,7 @@
 
 #include "packrnn/kernels/check.hpp"
 #include "packrnn/kernels/cpu/loss.hpp"
+#include "packrnn/kernels/cpu/with_real.hpp"
 
 namespace packrnn::kernels {
 namespace {
@@ -49,7 +50,7 @@ void check_elements(const ElementTerms& terms, const TensorView& input, const Te
 }
 
 void check_probabilities(const TensorView& targets) {
-  with_f32_or_f64(targets.dtype(), [&]<class T>(std::type_identity<T>) {
+  cpu::with_real(targets.dtype(), [&]<class T>(std::type_identity<T>) {
     std::int64_t i = 0;
     for (const T y : targets.values<T>()) {
       expects(y >= 0 && y <= 1, "targets[{}] is {}, counted over all elements; expected 0 to 1", i,
@@ -67,7 +68,7 @@ void cross_entropy(Context& context, const CrossEntropy& terms, const TensorView
   check_cross_entropy(terms, logits, targets);
   check("log_sum_exp", log_sum_exp, targets.shape(), Dtype::f64);
   check("losses", losses, targets.shape(), Dtype::f64);
-  with_f32_or_f64(logits.dtype(), [&]<class T>(std::type_identity<T>) {
+  cpu::with_real(logits.dtype(), [&]<class T>(std::type_identity<T>) {
     cpu::cross_entropy(context.pool(), terms, logits.values<T>(), targets.values<std::int64_t>(),
                        log_sum_exp.values<double>(), losses.values<double>());
   });
@@ -80,7 +81,7 @@ void cross_entropy_backward(Context& context, const CrossEntropy& terms, const T
   check("log_sum_exp", log_sum_exp, targets.shape(), Dtype::f64);
   check("scales", scales, targets.shape(), Dtype::f64);
   check("gradient", gradient, logits.shape(), logits.dtype());
-  with_f32_or_f64(logits.dtype(), [&]<class T>(std::type_identity<T>) {
+  cpu::with_real(logits.dtype(), [&]<class T>(std::type_identity<T>) {
     cpu::cross_entropy_backward(context.pool(), terms, logits.values<T>(),
                                 targets.values<std::int64_t>(), log_sum_exp.values<double>(),
                                 scales.values<double>(), gradient.values<T>());
@@ -91,7 +92,7 @@ void element_losses(Context& context, const ElementTerms& terms, const TensorVie
                     const TensorView& target, const TensorSpan& losses) {
   check_elements(terms, input, target, losses, "losses");
   if (terms.loss == ElementLoss::binary_cross_entropy) check_probabilities(target);
-  with_f32_or_f64(input.dtype(), [&]<class T>(std::type_identity<T>) {
+  cpu::with_real(input.dtype(), [&]<class T>(std::type_identity<T>) {
     cpu::element_losses(context.pool(), terms, input.values<T>(), target.values<T>(),
                         losses.values<double>());
   });
@@ -102,7 +103,7 @@ void element_losses_backward(Context& context, const ElementTerms& terms, const 
                              const TensorSpan& gradient) {
   check_elements(terms, input, target, scales, "scales");
   check("gradient", gradient, input.shape(), input.dtype());
-  with_f32_or_f64(input.dtype(), [&]<class T>(std::type_identity<T>) {
+  cpu::with_real(input.dtype(), [&]<class T>(std::type_identity<T>) {
     cpu::element_losses_backward(context.pool(), terms, input.values<T>(), target.values<T>(),
                                  scales.values<double>(), gradient.values<T>());
   });
@@ -111,7 +112,7 @@ void element_losses_backward(Context& context, const ElementTerms& terms, const 
 void argmax(Context& context, const TensorView& rows, const TensorSpan& result) {
   check_rows("argmax", "rows", rows);
   check("result", result, {rows.size(0)}, Dtype::i64);
-  with_f32_or_f64(rows.dtype(), [&]<class T>(std::type_identity<T>) {
+  cpu::with_real(rows.dtype(), [&]<class T>(std::type_identity<T>) {
     cpu::argmax(context.pool(), rows.values<T>(), result.values<std::int64_t>());
   });
 }

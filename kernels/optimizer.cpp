@@ -2,6 +2,7 @@
 
 #include "packrnn/kernels/check.hpp"
 #include "packrnn/kernels/cpu/optimizer.hpp"
+#include "packrnn/kernels/cpu/with_real.hpp"
 
 namespace packrnn::kernels {
 namespace {
@@ -13,12 +14,6 @@ void check_values(const Context& context, const TensorView& values) {
   check_place("values", values, context.device());
 }
 
-/// Calls body(T{}) for the element type of checked values.
-template <class Body>
-decltype(auto) with_type(const TensorView& values, Body&& body) {
-  return values.dtype() == Dtype::f64 ? body(double{}) : body(float{});
-}
-
 }  // namespace
 
 void sgd(Context& context, const SgdStep& step, const TensorSpan& values,
@@ -26,7 +21,7 @@ void sgd(Context& context, const SgdStep& step, const TensorSpan& values,
   check_values(context, values);
   check("gradients", gradients, values.shape(), values.dtype());
   if (step.momentum != 0.0) check("velocity", velocity, values.shape(), values.dtype());
-  with_type(values, [&]<class T>(T) {
+  cpu::with_real(values.dtype(), [&]<class T>(std::type_identity<T>) {
     cpu::sgd<T>(context.pool(), step, values.values<T>(), gradients.values<T>(),
                 step.momentum != 0.0 ? velocity.values<T>() : std::span<T>());
   });
@@ -39,7 +34,7 @@ void adam(Context& context, const AdamStep& step, const TensorSpan& values,
   check("first", first, values.shape(), values.dtype());
   check("second", second, values.shape(), values.dtype());
   expects(step.number >= 1, "step number {}, expected 1 or more", step.number);
-  with_type(values, [&]<class T>(T) {
+  cpu::with_real(values.dtype(), [&]<class T>(std::type_identity<T>) {
     cpu::adam<T>(context.pool(), step, values.values<T>(), gradients.values<T>(), first.values<T>(),
                  second.values<T>());
   });
@@ -47,19 +42,24 @@ void adam(Context& context, const AdamStep& step, const TensorSpan& values,
 
 double squared_norm(Context& context, const TensorView& values) {
   check_values(context, values);
-  return with_type(values,
-                   [&]<class T>(T) { return cpu::squared_norm<T>(context, values.values<T>()); });
+  return cpu::with_real(values.dtype(), [&]<class T>(std::type_identity<T>) {
+    return cpu::squared_norm<T>(context, values.values<T>());
+  });
 }
 
 void scale(Context& context, double factor, const TensorSpan& values) {
   check_values(context, values);
-  with_type(values, [&]<class T>(T) { cpu::scale<T>(context.pool(), factor, values.values<T>()); });
+  cpu::with_real(values.dtype(), [&]<class T>(std::type_identity<T>) {
+    cpu::scale<T>(context.pool(), factor, values.values<T>());
+  });
 }
 
 void clamp(Context& context, double bound, const TensorSpan& values) {
   check_values(context, values);
   expects(bound >= 0.0, "bound is {}, expected 0 or more", bound);
-  with_type(values, [&]<class T>(T) { cpu::clamp<T>(context.pool(), bound, values.values<T>()); });
+  cpu::with_real(values.dtype(), [&]<class T>(std::type_identity<T>) {
+    cpu::clamp<T>(context.pool(), bound, values.values<T>());
+  });
 }
 
 }  // namespace packrnn::kernels

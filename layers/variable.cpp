@@ -12,7 +12,7 @@ void Gradient::add(Context& context, Tensor part) {
   if (!sum_.defined())
     sum_ = std::move(part);
   else
-    kernels::add_into(context, part, sum_);
+    kernels::add_scaled(context, sum_, 1.0, part, sum_);
 }
 
 Tensor Gradient::take(Context& context) {

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "packrnn/kernels/cpu/targets.hpp"
+#include "packrnn/kernels/cpu/with_real.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "packrnn/kernels/cpu/recurrent_backward.cpp"
@@ -204,29 +205,22 @@ void backward(Context& context, const RecurrentShape& shape, const PackedLayout&
   });
 }
 
-/// Calls body with the shape's dtype as a type.
-template <class Body>
-void with_type(const RecurrentShape& shape, Body&& body) {
-  if (shape.dtype == Dtype::f32)
-    body(std::type_identity<float>());
-  else
-    body(std::type_identity<double>());
-}
-
 // What the dispatcher sees, without templates.
 std::int64_t ReserveElements(const RecurrentShape& shape, std::int64_t total) {
-  return total * (shape.dtype == Dtype::f32 ? ReserveMap<float>(shape).stride
-                                            : ReserveMap<double>(shape).stride);
+  return total * cpu::with_real(shape.dtype, [&]<class T>(std::type_identity<T>) {
+           return ReserveMap<T>(shape).stride;
+         });
 }
 
 std::int64_t BackwardPanelElements(const RecurrentShape& shape) {
-  return shape.dtype == Dtype::f32 ? BackwardMap<float>(shape).end : BackwardMap<double>(shape).end;
+  return cpu::with_real(shape.dtype,
+                        [&]<class T>(std::type_identity<T>) { return BackwardMap<T>(shape).end; });
 }
 
 void PackBackward(const RecurrentShape& shape, const RecurrentWeights& weights,
                   const TensorSpan& panels) {
   with_cell(shape.cell, [&]<Cell kCell>() {
-    with_type(shape, [&]<class T>(std::type_identity<T>) {
+    cpu::with_real(shape.dtype, [&]<class T>(std::type_identity<T>) {
       pack_backward<T, kCell>(shape, weights, panels.data<T>());
     });
   });
@@ -236,7 +230,7 @@ void Backward(Context& context, const RecurrentShape& shape, const PackedLayout&
               const TensorView& x, const TensorView& y, const TensorView& dy,
               std::span<const RecurrentBackwardDirection> directions, const TensorSpan& dx) {
   with_cell(shape.cell, [&]<Cell kCell>() {
-    with_type(shape, [&]<class T>(std::type_identity<T>) {
+    cpu::with_real(shape.dtype, [&]<class T>(std::type_identity<T>) {
       backward<T, kCell>(context, shape, layout, x, y, dy, directions, dx);
     });
   });

@@ -7,13 +7,11 @@
 
 namespace packrnn::kernels::cpu {
 
-/// Calls body(std::type_identity<T>) for f32 or f64; other dtypes were refused before.
+/// What body(std::type_identity<T>) gives for f32 or f64; other dtypes were refused before.
 template <class Body>
-void with_real(Dtype dtype, Body&& body) {
-  if (dtype == Dtype::f32)
-    body(std::type_identity<float>());
-  else
-    body(std::type_identity<double>());
+decltype(auto) with_real(Dtype dtype, Body&& body) {
+  return dtype == Dtype::f32 ? body(std::type_identity<float>())
+                             : body(std::type_identity<double>());
 }
 
 }  // namespace packrnn::kernels::cpu
