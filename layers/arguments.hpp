@@ -1,6 +1,7 @@
 // Checks that all layers make of their arguments; private to the library.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string_view>
@@ -9,6 +10,7 @@
 #include "packrnn/layers/parameters.hpp"
 #include "packrnn/runtime/context.hpp"
 #include "packrnn/runtime/expects.hpp"
+#include "packrnn/runtime/packed_layout.hpp"
 
 namespace packrnn {
 
@@ -28,6 +30,14 @@ inline void expects_computable(std::string_view layer, Dtype dtype, const Contex
         "{}: a layer of {} runs on a GPU, and the context is on the CPU; use dtype f32, "
         "or a context on a GPU ({})",
         layer, dtype, Device::cuda_status()));
+}
+
+/// Whether equal rows of packed data mean equal elements. Lengths alone do not say it: a layout
+/// that came from another framework may order ties otherwise. Of lengths that only a device knows,
+/// nothing can be said unless it is one layout.
+inline bool same_rows(const PackedLayout& a, const PackedLayout& b) {
+  return &a == &b || (std::ranges::equal(a.lengths(), b.lengths()) &&
+                      std::ranges::equal(a.sorted_indices(), b.sorted_indices()));
 }
 
 /// For a backward: what a caller's view shows now.

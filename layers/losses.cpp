@@ -100,15 +100,12 @@ void expects_input(std::string_view loss, std::string_view name, const Variable&
   expects_computable(loss, input.dtype(), context);
 }
 
-// Whether equal rows of the two mean equal elements.
 void expects_same_rows(std::string_view name, const PackedVariable& input,
                        const PackedSequence& target) {
   expects(input.defined(), "the packed variable is not defined");
   expects(target.defined(), "{} is not defined", name);
   const PackedLayout &a = *input.layout, &b = target.layout();
-  expects(&a == &b || (std::ranges::equal(a.lengths(), b.lengths()) &&
-                       std::ranges::equal(a.sorted_indices(), b.sorted_indices())),
-          "{} has lengths {} in sorted order {}, expected {} in {}", name,
+  expects(same_rows(a, b), "{} has lengths {} in sorted order {}, expected {} in {}", name,
           fmt::join(b.lengths(), " "), fmt::join(b.sorted_indices(), " "),
           fmt::join(a.lengths(), " "), fmt::join(a.sorted_indices(), " "));
 }

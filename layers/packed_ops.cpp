@@ -1,6 +1,5 @@
 #include "packrnn/layers/packed_ops.hpp"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -12,14 +11,6 @@
 
 namespace packrnn {
 namespace {
-
-// Whether equal rows mean equal elements. Lengths alone do not say it: a layout that came from
-// another framework may order ties otherwise. Of lengths that only a device knows, nothing can be
-// said unless it is one layout.
-bool same_rows(const PackedLayout& a, const PackedLayout& b) {
-  return &a == &b || (std::ranges::equal(a.lengths(), b.lengths()) &&
-                      std::ranges::equal(a.sorted_indices(), b.sorted_indices()));
-}
 
 void expects_same_rows(std::size_t i, const PackedLayout& layout, const PackedLayout& first) {
   if (!same_rows(layout, first))

@@ -90,17 +90,8 @@ void Recurrent::reset_parameters(Generator& generator) {
 Recurrent::Panels Recurrent::forward_panels(Context& context) const {
   const Parameters& parameters = impl_->parameters;
   return impl_->forward_panels.get(context, parameters.version(), [&] {
-    std::vector<Tensor> fresh;
-    for (std::int64_t layer = 0; layer < config_.num_layers; ++layer) {
-      const kernels::RecurrentShape shape = shape_of(config_, layer);
-      const std::int64_t elements = kernels::recurrent_panel_elements(context.device(), shape);
-      for (std::int64_t d = 0; d < directions(); ++d) {
-        Tensor& panels =
-            fresh.emplace_back(Tensor::empty({elements}, config_.dtype, context.device()));
-        kernels::pack_recurrent(context, shape, weights_of(config_, parameters, layer, d), panels);
-      }
-    }
-    return fresh;
+    return pack_weights(context, config_, parameters, kernels::recurrent_panel_elements,
+                        kernels::pack_recurrent);
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "packrnn/layers/derived.hpp"
 #include "packrnn/layers/recurrent.hpp"
@@ -35,6 +36,14 @@ kernels::RecurrentShape shape_of(const Recurrent::Config& config, std::int64_t l
 std::string suffix(std::int64_t layer, std::int64_t direction);
 kernels::RecurrentWeights weights_of(const Recurrent::Config& config, const Parameters& parameters,
                                      std::int64_t layer, std::int64_t direction);
+
+/// The packed weights of every layer and direction in a form that two functions of the kernels
+/// define: how many elements it has, and how it is made.
+std::vector<Tensor> pack_weights(Context& context, const Recurrent::Config& config,
+                                 const Parameters& parameters,
+                                 std::int64_t (*elements)(Device, const kernels::RecurrentShape&),
+                                 void (*pack)(Context&, const kernels::RecurrentShape&,
+                                              const kernels::RecurrentWeights&, const TensorSpan&));
 
 /// [A, B, F] as [B, A, F].
 Tensor swapped(Context& context, const TensorView& from);

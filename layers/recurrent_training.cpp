@@ -26,6 +26,7 @@ struct Recorded {
   kernels::StackDropout dropout;
   Variable x;
   StateVariable initial;
+  InitialState states;  // the values of `initial`, in the kernels' order of axes
   std::vector<Kept> layers;
   std::shared_ptr<const std::vector<Tensor>> panels;
   std::shared_ptr<Gradient> y, h_n, c_n;
@@ -98,10 +99,6 @@ void go_back(Context& context, Recorded& r) {
   const std::int64_t D = r.config.bidirectional ? 2 : 1, L = r.config.num_layers;
   Tensor dh_0 = make_state(context, r.initial.h, L * D, r.layout->batch());
   Tensor dc_0 = make_state(context, r.initial.c, L * D, r.layout->batch());
-  const InitialState initial = initial_state(context, r.config,
-                                             {.state = {r.initial.h.value(), r.initial.c.value()},
-                                              .state_batch_first = r.state_batch_first},
-                                             r.layout->batch(), false);
   for (std::int64_t layer = L - 1; layer >= 0; --layer) {
     const auto at = static_cast<std::size_t>(layer);
     Kept& kept = r.layers[at];
@@ -112,8 +109,8 @@ void go_back(Context& context, Recorded& r) {
       const auto place = static_cast<std::size_t>(d);
       both[place] = {.panels = (*r.panels)[static_cast<std::size_t>(index)],
                      .reverse = d == 1,
-                     .h_0 = slice(initial.h, index),
-                     .c_0 = slice(initial.c, index),
+                     .h_0 = slice(r.states.h, index),
+                     .c_0 = slice(r.states.c, index),
                      .reserve = kept.reserve[place].span(),
                      .dh_n = slice(dh_n.view(), index),
                      .dc_n = slice(dc_n.view(), index),
@@ -139,19 +136,8 @@ void go_back(Context& context, Recorded& r) {
 Recurrent::Panels Recurrent::backward_panels(Context& context) const {
   const Parameters& parameters = impl_->parameters;
   return impl_->backward_panels.get(context, parameters.version(), [&] {
-    std::vector<Tensor> fresh;
-    for (std::int64_t layer = 0; layer < config_.num_layers; ++layer) {
-      const kernels::RecurrentShape shape = shape_of(config_, layer);
-      const std::int64_t elements =
-          kernels::recurrent_backward_panel_elements(context.device(), shape);
-      for (std::int64_t d = 0; d < directions(); ++d) {
-        Tensor& panels =
-            fresh.emplace_back(Tensor::empty({elements}, config_.dtype, context.device()));
-        kernels::pack_recurrent_backward(context, shape, weights_of(config_, parameters, layer, d),
-                                         panels);
-      }
-    }
-    return fresh;
+    return pack_weights(context, config_, parameters, kernels::recurrent_backward_panel_elements,
+                        kernels::pack_recurrent_backward);
   });
 }
 
@@ -166,10 +152,6 @@ PackedOutputVariable Recurrent::forward(Tape& tape, const PackedVariable& input,
   const bool lstm = config_.cell == kernels::Cell::lstm;
   const std::int64_t D = directions(), S = state_size(), L = config_.num_layers;
   const std::int64_t N = input.layout->batch(), total = input.layout->total();
-  const InitialState initial = initial_state(
-      context, config_,
-      {.state = {state.h.value(), state.c.value()}, .state_batch_first = state_batch_first}, N,
-      false);
   const bool needs = input.data.needs_gradient() || state.h.needs_gradient() ||
                      state.c.needs_gradient() || impl_->parameters.trainable();
 
@@ -180,6 +162,10 @@ PackedOutputVariable Recurrent::forward(Tape& tape, const PackedVariable& input,
   r.state_batch_first = state_batch_first;
   r.x = input.data;
   r.initial = state;
+  r.states = initial_state(
+      context, config_,
+      {.state = {state.h.value(), state.c.value()}, .state_batch_first = state_batch_first}, N,
+      false);
   if (tape.options().training && config_.dropout > 0.0 && L > 1)
     r.dropout = {{context.random().seed(), context.random().draw(), 0}, config_.dropout};
   const Panels panels = forward_panels(context);
@@ -202,8 +188,8 @@ PackedOutputVariable Recurrent::forward(Tape& tape, const PackedVariable& input,
             {kernels::recurrent_reserve_elements(context.device(), shape, total)}, c_dtype);
       both[place] = {.panels = (*panels)[static_cast<std::size_t>(index)],
                      .reverse = d == 1,
-                     .h_0 = slice(initial.h, index),
-                     .c_0 = slice(initial.c, index),
+                     .h_0 = slice(r.states.h, index),
+                     .c_0 = slice(r.states.c, index),
                      .h_n = slice(h_n.span(), index),
                      .c_n = slice(c_n.span(), index),
                      .reserve = kept.reserve[place].span()};
