@@ -3,6 +3,7 @@
 #include "packrnn/kernels/cuda/cluster.hpp"
 #include "packrnn/kernels/cuda/dropout.hpp"
 #include "packrnn/kernels/cuda/elementwise.hpp"
+#include "packrnn/kernels/cuda/gradient_product.hpp"
 #include "packrnn/kernels/cuda/layout.hpp"
 #include "packrnn/kernels/cuda/linear.hpp"
 #include "packrnn/kernels/cuda/pack.hpp"
@@ -66,6 +67,8 @@ void tensor_step_forward(Context&, const RecurrentRun&) { absent(); }
 // -------------------------------------------------------------------------------
 
 void chain_product(gpu::Stream, const ChainProduct&) { absent(); }
+void gradient_product(Context&, const GradientProduct&) { absent(); }
+void column_sums(Context&, const ColumnSums&) { absent(); }
 void step_forward(Context&, const RecurrentRun&) { absent(); }
 void empty_states(gpu::Stream, const RecurrentRun&) { absent(); }
 void zero_unused_rows(gpu::Stream, const DeviceLayout&, const TensorSpan&, const TensorSpan&) {
