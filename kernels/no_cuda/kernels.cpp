@@ -7,10 +7,13 @@
 #include "packrnn/kernels/cuda/layout.hpp"
 #include "packrnn/kernels/cuda/linear.hpp"
 #include "packrnn/kernels/cuda/pack.hpp"
+#include "packrnn/kernels/cuda/pack_panels.hpp"
 #include "packrnn/kernels/cuda/persistent_exact.hpp"
 #include "packrnn/kernels/cuda/persistent_run.hpp"
+#include "packrnn/kernels/cuda/recurrent_gates.hpp"
 #include "packrnn/kernels/cuda/reduce.hpp"
 #include "packrnn/kernels/cuda/step.hpp"
+#include "packrnn/kernels/cuda/step_backward.hpp"
 #include "packrnn/kernels/cuda/tensor_step.hpp"
 #include "packrnn/runtime/error.hpp"
 
@@ -79,6 +82,18 @@ std::vector<Mapping> exact_persistent_mappings(int, const RecurrentShape&, std::
   absent();
 }
 void exact_persistent_forward(Context&, const RecurrentRun&, const Mapping&) { absent(); }
+
+// ---- the way back
+// --------------------------------------------------------------------------------
+
+void pack_panels(gpu::Stream, const RecurrentShape&, const RecurrentWeights&, void*) { absent(); }
+void pack_backward_panels(gpu::Stream, const RecurrentShape&, const RecurrentWeights&, void*) {
+  absent();
+}
+void recompute_gates(Context&, const GatesRun&, std::int64_t) { absent(); }
+void hidden_states(gpu::Stream, const GatesRun&, const void*, void*) { absent(); }
+void step_backward(Context&, const RecurrentBackwardRun&) { absent(); }
+void empty_gradients(gpu::Stream, const RecurrentBackwardRun&) { absent(); }
 
 // ---- the persistent kernels on tensor cores -----------------------------------------------------
 
