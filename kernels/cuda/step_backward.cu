@@ -284,8 +284,9 @@ void steps(Context& context, const RecurrentBackwardRun& run) {
     a.phase = phase;
     launch(context.stream(), PACKRNN_KERNEL(back_step_kernel<T>), shape, a);
   };
-  for (a.index = 0; a.index < run.layout.steps_capacity; ++a.index) {
-    const std::int64_t rows = rows_at(run, a.index);
+  for (int index = 0; index < run.layout.steps_capacity; ++index) {
+    const std::int64_t rows = rows_at(run, index);
+    a.index = index;
     if (run.shape.projection > 0) start(Phase::state, rows);
     start(Phase::cell, rows);
     if (run.shape.cell == Cell::gru_reset_before) start(Phase::reset, rows);
