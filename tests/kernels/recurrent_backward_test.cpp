@@ -638,6 +638,39 @@ TEST_CASE("what the loss does not read has no gradient") {
   CHECK(error(p, by, run(context, p, by)) <= allowed(p));
 }
 
+TEST_CASE("what is not wanted is not touched, and missing it changes nothing else") {
+  const auto cell = GENERATE(Cell::lstm, Cell::gru, Cell::gru_reset_before, Cell::rnn_tanh);
+  const RecurrentProblem p =
+      problem_of(cell, 5, Dtype::f32, cell == Cell::lstm ? 2 : 0, {4, 0, 1, 6});
+  const Upstream by(p);
+  Context context;
+  const Gradients all = run(context, p, by);
+  const auto some = [&](bool dx_only) {
+    const Backward backward = [&](Context& c, const auto& shape, const auto& layout, const auto& x,
+                                  const auto& y, const auto& dy, auto given, const auto& dx) {
+      std::vector<kernels::RecurrentBackwardDirection> directions(given.begin(), given.end());
+      for (kernels::RecurrentBackwardDirection& d : directions) {
+        const TensorSpan b_hh = d.weights.b_hh;
+        d.weights = {};
+        if (!dx_only) d.weights.b_hh = b_hh;
+        d.dh_0 = d.dc_0 = {};
+      }
+      kernels::recurrent_backward(c, shape, layout, x, y, dy, directions,
+                                  dx_only ? dx : TensorSpan());
+    };
+    return run(context, p, by, {.backward = backward});
+  };
+  const Gradients only_dx = some(true), only_b = some(false);
+  CHECK(tests::differences(only_dx.dx, all.dx) == 0);
+  CHECK(tests::differences(only_b.dx, nans(all.dx.shape(), Dtype::f32)) == 0);
+  for (std::size_t d = 0; d < 2; ++d) {
+    CHECK(tests::differences(only_b.direction[d].b_hh, all.direction[d].b_hh) == 0);
+    for (const Tensor* const t : {&only_dx.direction[d].w_hh, &only_b.direction[d].b_ih})
+      CHECK(tests::differences(*t, Tensor::zeros(t->shape(), Dtype::f32)) == 0);
+    CHECK(std::isnan(only_dx.direction[d].dh_0.view().data<float>()[0]));
+  }
+}
+
 TEST_CASE("a second backward adds the same once more") {
   const auto cell = GENERATE(Cell::lstm, Cell::gru_reset_before);
   // Few tokens are one block of a sum: twice the sum is exact.
