@@ -6,6 +6,7 @@
 #include "packrnn/kernels/check.hpp"
 #include "packrnn/kernels/cpu/linear.hpp"
 #include "packrnn/kernels/cuda/elementwise.hpp"
+#include "packrnn/kernels/cuda/gradient_product.hpp"
 #include "packrnn/kernels/cuda/linear.hpp"
 #include "packrnn/runtime/element.hpp"
 
@@ -88,6 +89,29 @@ void linear_on_gpu(Context& context, const TensorView& x, const TensorView& pane
   }
 }
 
+void weight_gradient_on_gpu(Context& context, const TensorView& x, const TensorView& dy,
+                            const TensorSpan& dw, const TensorSpan& db) {
+  const std::int64_t rows = x.size(0), k = x.size(1), outputs = dy.size(1);
+  if (dw.defined())
+    cuda::gradient_product(context, {.dtype = x.dtype(),
+                                     .rows = rows,
+                                     .m = outputs,
+                                     .n = k,
+                                     .a = dy.raw(),
+                                     .b = x.raw(),
+                                     .sums = dw.raw(),
+                                     .lda = outputs,
+                                     .ldb = k,
+                                     .ldsums = k});
+  if (db.defined())
+    cuda::column_sums(context, {.dtype = x.dtype(),
+                                .rows = rows,
+                                .columns = outputs,
+                                .values = dy.raw(),
+                                .sums = db.raw(),
+                                .ld = outputs});
+}
+
 }  // namespace
 
 std::int64_t linear_panel_elements(Device device, std::int64_t outputs, std::int64_t k,
@@ -163,8 +187,7 @@ void linear_weight_gradient(Context& context, const TensorView& x, const TensorV
   const Dtype sums = x.dtype() == Dtype::f64 ? Dtype::f64 : Dtype::f32;
   check_optional("dw", dw, {outputs, k}, sums, device);
   check_optional("db", db, {outputs}, sums, device);
-  if (device.type == DeviceType::cuda)
-    throw Unsupported("linear_weight_gradient: not on a GPU yet");
+  if (device.type == DeviceType::cuda) return weight_gradient_on_gpu(context, x, dy, dw, db);
   cpu::linear_weight_gradient(context, x, dy, dw, db);
 }
 

@@ -31,8 +31,9 @@ void linear(Context& context, const TensorView& x, const TensorView& panels, con
 void pack_linear_backward(Context& context, const TensorView& weight, const TensorSpan& panels);
 
 /// Adds dy^T x to dw [O, K] and the column sums of dy to db [O], from x [M, K] and dy [M, O]. An
-/// undefined one is not wanted. Sums over M run in blocks in a fixed order: the same bits on any
-/// number of threads. dw and db are f32 where x is 16-bit.
+/// undefined one is not wanted. Sums over M run in blocks in an order that follows from the shapes:
+/// the same bits on any number of threads; on a GPU those of another order. dw and db are f32 where
+/// x is 16-bit. The host does not wait for a GPU.
 void linear_weight_gradient(Context& context, const TensorView& x, const TensorView& dy,
                             const TensorSpan& dw, const TensorSpan& db);
 

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "packrnn/kernels/check.hpp"
+#include "packrnn/kernels/check_weights.hpp"
 #include "packrnn/kernels/cpu/recurrent.hpp"
+#include "packrnn/kernels/cuda/pack_panels.hpp"
 #include "packrnn/kernels/cuda/recurrent.hpp"
 #include "packrnn/kernels/cuda/recurrent_panels.hpp"
 #include "packrnn/kernels/cuda/wavefront.hpp"
@@ -130,19 +132,26 @@ std::int64_t recurrent_panel_elements(Device device, const RecurrentShape& shape
                                          : cpu::recurrent_panel_elements(shape);
 }
 
+void check_weights(Device device, const RecurrentShape& s, const RecurrentWeights& w) {
+  const std::int64_t rows = gates(s.cell) * s.hidden;
+  // All on the host, unless the first is where the context works.
+  const Device place = w.w_ih.device() == device ? device : Device::cpu();
+  check("w_ih", w.w_ih, {rows, s.input}, s.dtype, place);
+  check("w_hh", w.w_hh, {rows, s.state()}, s.dtype, place);
+  check_optional("b_ih", w.b_ih, {rows}, s.dtype, place);
+  check_optional("b_hh", w.b_hh, {rows}, s.dtype, place);
+  if (s.projection > 0) check("w_hr", w.w_hr, {s.projection, s.hidden}, s.dtype, place);
+}
+
 void pack_recurrent(Context& context, const RecurrentShape& s, const RecurrentWeights& w,
                     const TensorSpan& panels) {
   const Device device = context.device();
   const std::int64_t elements = recurrent_panel_elements(device, s);
-  const std::int64_t rows = gates(s.cell) * s.hidden;
-  check("w_ih", w.w_ih, {rows, s.input}, s.dtype);
-  check("w_hh", w.w_hh, {rows, s.state()}, s.dtype);
-  check_optional("b_ih", w.b_ih, {rows}, s.dtype);
-  check_optional("b_hh", w.b_hh, {rows}, s.dtype);
-  if (s.projection > 0) check("w_hr", w.w_hr, {s.projection, s.hidden}, s.dtype);
+  check_weights(device, s, w);
   check_panels(panels, elements, s.dtype, device);
   check_fits(s, w);
   if (device.type == DeviceType::cpu) return cpu::pack_recurrent(s, w, panels);
+  if (w.w_ih.device() == device) return cuda::pack_panels(context.stream(), s, w, panels.raw());
   Tensor filled = Tensor::empty({elements}, s.dtype);
   cuda::fill_panels(s, w, filled.span().raw());
   context.copy(filled, panels);

@@ -49,8 +49,8 @@ constexpr Dtype cell_dtype(Dtype dtype) noexcept {
   return dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32;
 }
 
-/// PyTorch's parameters of one direction, in the host's memory. The biases may be undefined (none),
-/// `w_hr` is [P, H] with projection and undefined without.
+/// PyTorch's parameters of one direction, all in the host's memory or all on the context's device.
+/// The biases may be undefined (none), `w_hr` is [P, H] with projection and undefined without.
 struct RecurrentWeights {
   TensorView w_ih;  // [G*H, I]
   TensorView w_hh;  // [G*H, S]
@@ -64,7 +64,9 @@ std::int64_t recurrent_panel_elements(Device device, const RecurrentShape& shape
 
 /// Assigns the packed form of `weights` to `panels` [recurrent_panel_elements] on the context's
 /// device. The form is of this machine and process: never store it. A weight that 16 bits of
-/// storage cannot hold (it would become infinite) throws InvalidArgument.
+/// storage cannot hold (it would become infinite) throws InvalidArgument. From weights on a GPU it
+/// is made there, in the order of the context's stream; host memory may change at once. The host
+/// waits for neither.
 void pack_recurrent(Context& context, const RecurrentShape& shape, const RecurrentWeights& weights,
                     const TensorSpan& panels);
 

@@ -2,23 +2,24 @@
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "packrnn/kernels/recurrent.hpp"
 
 namespace packrnn::kernels {
 
 /// Elements (of cell_dtype()) that a forward keeps of one direction for its backward, where `total`
-/// is the layout's: the gates after their activations, what else the cell's derivative needs, and
-/// the cell states. In an order of this device's own.
+/// is the layout's. On the CPU: the gates after their activations, what else the cell's derivative
+/// needs, and the cell states, in an order of its own. On a GPU an LSTM's cell states, of other
+/// cells nothing: a backward computes the gates again.
 std::int64_t recurrent_reserve_elements(Device device, const RecurrentShape& shape,
                                         std::int64_t total);
 
 /// Elements (of the shape's dtype) of the packed form that a backward multiplies with on this
 /// device.
 std::int64_t recurrent_backward_panel_elements(Device device, const RecurrentShape& shape);
-/// Assigns the packed form of `weights` (biases are not read) to `panels`
-/// [recurrent_backward_panel_elements] on the context's device. As pack_recurrent(); storage must
-/// be full (Unsupported).
+/// Assigns the packed form of `weights` to `panels` [recurrent_backward_panel_elements] on the
+/// context's device. As pack_recurrent(); storage must be full (Unsupported).
 void pack_recurrent_backward(Context& context, const RecurrentShape& shape,
                              const RecurrentWeights& weights, const TensorSpan& panels);
 
@@ -45,10 +46,16 @@ struct RecurrentBackwardDirection {
 /// the layout: two runs give the same bits on any number of threads, and dx, dh_0 and dc_0 of a
 /// sequence have the same bits whatever sequences stand beside it. Sums of weight gradients are
 /// taken in blocks of tokens. Aliasing and devices: as recurrent_forward(). A sequence of length
-/// zero passes dh_n to dh_0 and dc_n to dc_0.
+/// zero passes dh_n to dh_0 and dc_n to dc_0. On a GPU the host does not wait, the layout may be
+/// one whose lengths only the device knows (rows of x that no sequence has must be zeros, and
+/// become zeros in dx), and a NaN of one sequence stays out of others' dx, dh_0 and dc_0.
 void recurrent_backward(Context& context, const RecurrentShape& shape, const PackedLayout& layout,
                         const TensorView& x, const TensorView& y, const TensorView& dy,
                         std::span<const RecurrentBackwardDirection> directions,
                         const TensorSpan& dx);
+
+/// What recurrent_backward() will do with such a batch: one line.
+std::string explain_recurrent_backward(Context& context, const RecurrentShape& shape,
+                                       const PackedLayout& layout, std::int64_t directions);
 
 }  // namespace packrnn::kernels

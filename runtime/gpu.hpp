@@ -117,7 +117,8 @@ int resident_clusters(int device, const void* kernel, int block, std::size_t sha
 // ---- products ---------------------------------------------------------------------------------
 /// Plans and workspace of d = a b^T (+ d) (+ bias) for one stream, which everything runs on. One
 /// algorithm per (n, k, dtypes), chosen without looking at m: a row has the same bits whatever rows
-/// stand beside it (contract C1).
+/// stand beside it (contract C1). Of d = a^T b (+ d), the sums over all rows that gradients of
+/// weights are, one algorithm per (m, n, dtypes): two runs give the same bits.
 using Products = struct ProductsHandle*;
 /// Throws Unsupported when the library (cuBLASLt) is missing, naming it.
 Products create_products(Stream);
@@ -129,6 +130,7 @@ struct Product {
   Dtype out = Dtype::f32;  // of d [m, n]: f32, or `in`
   std::int64_t lda = 0, ldb = 0, ldd = 0;  // elements between rows; 0: no gap
   bool accumulate = false;                 // adds to d, not with bias
+  bool transposed = false;                 // a is [k, m], b is [k, n]: d = a^T b; not with bias
 };
 /// Throws InvalidArgument unless a body can compute it; fills in the gaps. In runtime/product.cpp.
 Product checked(const Product& product, bool bias);

@@ -13,15 +13,18 @@ Product checked(const Product& product, bool bias) {
           "the factors are {}, but must be f32, f16 or bf16", p.in);
   expects(p.out == Dtype::f32 || p.out == p.in, "the product is {}, but must be f32 or {}", p.out,
           p.in);
-  expects(!bias || (p.out == Dtype::f32 && !p.accumulate),
-          "a bias was given, but the product is {}{}: it must be f32 and not be added to", p.out,
-          p.accumulate ? " and is added to what is there" : "");
-  if (p.lda == 0) p.lda = p.k;
-  if (p.ldb == 0) p.ldb = p.k;
+  expects(
+      !bias || (p.out == Dtype::f32 && !p.accumulate && !p.transposed),
+      "a bias was given, but the product is {}{}{}: it must be f32, of rows, and not be added to",
+      p.out, p.accumulate ? " and is added to what is there" : "",
+      p.transposed ? " and over rows" : "");
+  const std::int64_t a_row = p.transposed ? p.m : p.k, b_row = p.transposed ? p.n : p.k;
+  if (p.lda == 0) p.lda = a_row;
+  if (p.ldb == 0) p.ldb = b_row;
   if (p.ldd == 0) p.ldd = p.n;
-  expects(p.lda >= p.k && p.ldb >= p.k && p.ldd >= p.n,
+  expects(p.lda >= a_row && p.ldb >= b_row && p.ldd >= p.n,
           "rows of {}, {} and {} elements are {}, {} and {} elements apart, but must not overlap",
-          p.k, p.k, p.n, p.lda, p.ldb, p.ldd);
+          a_row, b_row, p.n, p.lda, p.ldb, p.ldd);
   return p;
 }
 

@@ -59,6 +59,26 @@ PACKRNN_DEVICE void read_run(const A* from, A* to) {
   for (int i = 0; i < kCount; ++i) to[i] = run.value[i];
 }
 
+/// The terms of a slab that is in shared memory: sum[i][j] += x[row i] . w[column j].
+template <class Tile>
+PACKRNN_DEVICE void multiply_slab(const typename Tile::Shared& shared, int turn,
+                                  typename Tile::A (&sum)[Tile::kRows][Tile::kColumns]) {
+  using A = typename Tile::A;
+  PACKRNN_UNROLL
+  for (int i = 0; i < Tile::kSlab; ++i) {
+    A x[Tile::kRows], w[Tile::kColumns];
+    PACKRNN_UNROLL
+    for (int r = 0; r < Tile::kRows; r += Tile::kRowVector)
+      read_run<Tile::kRowVector>(&shared.x[turn][i][Tile::row(r)], &x[r]);
+    PACKRNN_UNROLL
+    for (int c = 0; c < Tile::kColumns; c += Tile::kColumnVector)
+      read_run<Tile::kColumnVector>(&shared.w[turn][i][Tile::column(c)], &w[c]);
+    PACKRNN_UNROLL
+    for (int r = 0; r < Tile::kRows; ++r) PACKRNN_UNROLL
+    for (int c = 0; c < Tile::kColumns; ++c) sum[r][c] = fma(x[r], w[c], sum[r][c]);
+  }
+}
+
 /// sum[i][j] += x[row i] . w[column j] for the tile of a block, by all its threads. x_row(r) and
 /// w_row(c) give the tile's rows of x and columns of w, null where there is none; x has k_count
 /// terms, w is padded with zeros to w_pitch terms, a multiple of 16 bytes, and aligned to them.
@@ -127,19 +147,7 @@ PACKRNN_DEVICE void add_chains(typename Tile::Shared& shared,
     // finished it.
     __syncthreads();
     if (k + kSlab < k_count) fetch(k + kSlab);
-    PACKRNN_UNROLL
-    for (int i = 0; i < kSlab; ++i) {
-      A x[Tile::kRows], w[Tile::kColumns];
-      PACKRNN_UNROLL
-      for (int r = 0; r < Tile::kRows; r += Tile::kRowVector)
-        read_run<Tile::kRowVector>(&shared.x[turn][i][Tile::row(r)], &x[r]);
-      PACKRNN_UNROLL
-      for (int c = 0; c < Tile::kColumns; c += Tile::kColumnVector)
-        read_run<Tile::kColumnVector>(&shared.w[turn][i][Tile::column(c)], &w[c]);
-      PACKRNN_UNROLL
-      for (int r = 0; r < Tile::kRows; ++r) PACKRNN_UNROLL
-      for (int c = 0; c < Tile::kColumns; ++c) sum[r][c] = fma(x[r], w[c], sum[r][c]);
-    }
+    multiply_slab<Tile>(shared, turn, sum);
   }
 }
 

@@ -23,14 +23,20 @@ __global__ void __launch_bounds__(Tile::kThreads) chain_product_kernel(ChainProd
   const A* const x = static_cast<const A*>(p.x);
   const A* const w = static_cast<const A*>(p.w);
   const A* const bias = static_cast<const A*>(p.bias);
+  A* const y = static_cast<A*>(p.y);
 
   A sum[Tile::kRows][Tile::kColumns];
   PACKRNN_UNROLL
   for (int c = 0; c < Tile::kColumns; ++c) {
     const std::int64_t column = first_column + Tile::column(c);
-    const A initial = column < p.outputs ? bias[column] : A(0);
+    const bool some = column < p.outputs;
+    const A initial = some && bias != nullptr ? bias[column] : A(0);
     PACKRNN_UNROLL
-    for (int r = 0; r < Tile::kRows; ++r) sum[r][c] = initial;
+    for (int r = 0; r < Tile::kRows; ++r) {
+      const std::int64_t row = first_row + Tile::row(r);
+      sum[r][c] = initial;
+      if (p.accumulate && some && row < p.rows) sum[r][c] = y[row * p.ldy + column];
+    }
   }
   add_chains<Tile, A>(
       shared, sum, p.k, p.ldw,
@@ -40,7 +46,6 @@ __global__ void __launch_bounds__(Tile::kThreads) chain_product_kernel(ChainProd
       [&](int c) -> const A* {
         return first_column + c < p.outputs ? w + (first_column + c) * p.ldw : nullptr;
       });
-  A* const y = static_cast<A*>(p.y);
   PACKRNN_UNROLL
   for (int r = 0; r < Tile::kRows; ++r) {
     const std::int64_t row = first_row + Tile::row(r);

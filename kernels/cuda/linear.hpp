@@ -28,12 +28,14 @@ struct ChainProduct {
   std::int64_t rows = 0, outputs = 0, k = 0;
   const void* x = nullptr;     // [rows, k], row pitch ldx (elements)
   const void* w = nullptr;     // [outputs, k], row pitch ldw
-  const void* bias = nullptr;  // [outputs]
+  const void* bias = nullptr;  // [outputs]; null: zeros
   void* y = nullptr;           // [rows, outputs], row pitch ldy
   std::int64_t ldx = 0, ldw = 0, ldy = 0;
+  bool accumulate = false;  // chains go on from what y holds, not from the bias
 };
 
 /// Assigns y: each element is one chain of fused multiply-adds from the bias on, over ascending k.
+/// w is padded with zeros to whole 16 bytes, and aligned to them.
 void chain_product(gpu::Stream stream, const ChainProduct& product);
 
 }  // namespace packrnn::kernels::cuda

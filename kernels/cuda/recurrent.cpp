@@ -3,27 +3,20 @@
 #include "packrnn/kernels/cuda/recurrent.hpp"
 
 #include <algorithm>
-#include <cstddef>
 
 #include "packrnn/kernels/cuda/cluster.hpp"
-#include "packrnn/kernels/cuda/linear.hpp"
+#include "packrnn/kernels/cuda/layer_product.hpp"
+#include "packrnn/kernels/cuda/pack.hpp"
 #include "packrnn/kernels/cuda/persistent.hpp"
 #include "packrnn/kernels/cuda/persistent_exact.hpp"
 #include "packrnn/kernels/cuda/recurrent_run.hpp"
+#include "packrnn/kernels/cuda/row.hpp"
 #include "packrnn/kernels/cuda/select.hpp"
 #include "packrnn/kernels/cuda/step.hpp"
 #include "packrnn/kernels/cuda/tensor_step.hpp"
 
 namespace packrnn::kernels::cuda {
 namespace {
-
-/// Elements of any dtype from `offset` elements on.
-const void* at(const void* data, std::int64_t offset, Dtype dtype) {
-  return static_cast<const std::byte*>(data) + offset * static_cast<std::int64_t>(size_of(dtype));
-}
-void* at(void* data, std::int64_t offset, Dtype dtype) {
-  return static_cast<std::byte*>(data) + offset * static_cast<std::int64_t>(size_of(dtype));
-}
 
 void run_algorithm(Context& context, const RecurrentRun& run, const Choice& choice) {
   switch (choice.algorithm) {
@@ -38,44 +31,6 @@ void run_algorithm(Context& context, const RecurrentRun& run, const Choice& choi
     case Algorithm::tensor_step:
       return tensor_step_forward(context, run);
   }
-}
-
-/// gx [rows, units * G] of one direction for the packed rows from `first` on.
-void input_product(Context& context, const RecurrentRun& run, const void* panels,
-                   const TensorView& x, std::int64_t first, std::int64_t rows, void* gx) {
-  const RecurrentShape& s = run.shape;
-  const RecurrentPanels& p = run.panels;
-  const std::int64_t outputs = p.units * p.gates;
-  const void* const from = at(x.raw(), first * s.input, s.dtype);
-  const void* const w = at(panels, p.w_ih, s.dtype);
-  const void* const bias = at(panels, p.bias, s.dtype);
-  // tf32x3 comes close to f32; here it may as well be f32.
-  const bool chains =
-      s.dtype == Dtype::f64 || (s.dtype == Dtype::f32 && context.f32_math() != F32Math::tf32);
-  if (chains)
-    chain_product(context.stream(), {.dtype = s.dtype,
-                                     .rows = rows,
-                                     .outputs = outputs,
-                                     .k = s.input,
-                                     .x = from,
-                                     .w = w,
-                                     .bias = bias,
-                                     .y = gx,
-                                     .ldx = s.input,
-                                     .ldw = p.pitch_ih,
-                                     .ldy = outputs});
-  else
-    gpu::multiply(context.products(),
-                  {.m = rows,
-                   .n = outputs,
-                   .k = s.input,
-                   .in = s.dtype,
-                   .out = Dtype::f32,
-                   .lda = s.input,
-                   .ldb = p.pitch_ih,
-                   .ldd = outputs,
-                   .accumulate = false},
-                  from, w, static_cast<const float*>(bias), gx);
 }
 
 /// Ranges of steps whose rows are at most `most`, or a single step.
@@ -96,6 +51,13 @@ void run_in_ranges(Context& context, const RecurrentRun& run, const PackedLayout
   }
 }
 
+/// Whether the cell states are kept for a backward, each direction's by itself; what the caller
+/// wants of them besides is made from that at the end.
+bool keeps_cells(const RecurrentShape& shape, std::span<const RecurrentDirection> directions) {
+  return shape.cell == Cell::lstm &&
+         std::ranges::any_of(directions, [](const auto& d) { return d.reserve.defined(); });
+}
+
 }  // namespace
 
 RecurrentRun begin_recurrent(Context& context, const RecurrentShape& shape,
@@ -111,7 +73,8 @@ RecurrentRun begin_recurrent(Context& context, const RecurrentShape& shape,
   if (layout.known()) run.batch_sizes = layout.batch_sizes();
   run.directions = static_cast<int>(count);
   run.ldy = count * shape.state();
-  run.ldcells = count * shape.hidden;
+  const bool keeps = keeps_cells(shape, directions);
+  run.ldcells = keeps ? shape.hidden : count * shape.hidden;
   for (std::int64_t i = 0; i < count; ++i) {
     const RecurrentDirection& from = directions[static_cast<std::size_t>(i)];
     DirectionRun& to = run.direction[i];
@@ -122,7 +85,14 @@ RecurrentRun begin_recurrent(Context& context, const RecurrentShape& shape,
     to.h_n = from.h_n.raw();
     to.c_n = from.c_n.defined() ? from.c_n.raw() : nullptr;
     to.y = at(y.raw(), i * shape.state(), shape.dtype);
-    to.cells = cells.defined() ? at(cells.raw(), i * shape.hidden, sums) : nullptr;
+    to.cells = cells.defined() && !keeps ? at(cells.raw(), i * shape.hidden, sums) : nullptr;
+    if (keeps && from.reserve.defined())
+      to.cells = from.reserve.raw();
+    else if (keeps && cells.defined())
+      to.cells = scratch
+                     .take<std::byte>(layout.total() * shape.hidden *
+                                      static_cast<std::int64_t>(size_of(sums)))
+                     .data();
     if (shape.cell == Cell::lstm)
       to.c_state = scratch
                        .take<std::byte>(layout.batch() * run.panels.units *
@@ -133,6 +103,20 @@ RecurrentRun begin_recurrent(Context& context, const RecurrentShape& shape,
     empty_states(context.stream(), run);
   if (!layout.known()) zero_unused_rows(context.stream(), run.layout, y, cells);
   return run;
+}
+
+void finish_recurrent(Context& context, const RecurrentRun& run,
+                      std::span<const RecurrentDirection> directions, const TensorSpan& cells) {
+  if (!cells.defined() || !keeps_cells(run.shape, directions)) return;
+  const auto size = static_cast<std::int64_t>(size_of(cells.dtype()));
+  const std::int64_t bytes = run.shape.hidden * size, pitch = cells.size(1) * size;
+  for (int i = 0; i < run.directions; ++i) {
+    void* const to = at(cells.raw(), i * run.shape.hidden, cells.dtype());
+    const void* const from = run.direction[i].cells;
+    spread_rows(context.stream(), from, cells.size(0),
+                row_of(bytes, address(from) | address(to) | pitch), to, pitch);
+  }
+  if (run.batch_sizes.empty()) zero_unused_rows(context.stream(), run.layout, {}, cells);
 }
 
 void run_steps(Context& context, RecurrentRun run, const PackedLayout& layout, const TensorView& x,
@@ -147,7 +131,8 @@ void run_steps(Context& context, RecurrentRun run, const PackedLayout& layout, c
   const std::int64_t bytes = rows * input_product_row_bytes(run.shape);
   for (int i = 0; i < run.directions; ++i) {
     void* const gx = scratch.take<std::byte>(bytes).data();
-    input_product(context, run, run.direction[i].panels, x, begin, rows, gx);
+    input_product(context, run.shape, run.direction[i].panels,
+                  at(x.raw(), begin * run.shape.input, run.shape.dtype), rows, gx);
     run.direction[i].gx = gx;
   }
   run.first_step = static_cast<std::int32_t>(first);
@@ -166,7 +151,7 @@ void recurrent_forward(Context& context, const RecurrentShape& shape, const Pack
   if (layout.batch() == 0) return;
   const auto count = static_cast<std::int64_t>(directions.size());
   Workspace::Scope scratch(context.workspace());
-  RecurrentRun run =
+  const RecurrentRun run =
       begin_recurrent(context, shape, layout, layout.on(context), directions, y, cells, scratch);
   if (layout.total() == 0) return;
 
@@ -174,14 +159,18 @@ void recurrent_forward(Context& context, const RecurrentShape& shape, const Pack
       options.choice ? *options.choice : choose(context, shape, layout, run.directions);
   const std::int64_t row_bytes = input_product_row_bytes(shape);
   // Where the host does not know which rows belong to which steps, all are taken at once.
-  if (!layout.known() || layout.total() <= options.input_product_bytes / (row_bytes * count))
-    return run_steps(context, run, layout, x, choice, 0, layout.steps());
-  // In ranges, the directions come from opposite ends: one after the other.
-  run.directions = 1;
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (i > 0) run.direction[0] = run.direction[i];
-    run_in_ranges(context, run, layout, x, choice, options.input_product_bytes / row_bytes);
+  if (!layout.known() || layout.total() <= options.input_product_bytes / (row_bytes * count)) {
+    run_steps(context, run, layout, x, choice, 0, layout.steps());
+  } else {
+    // In ranges, the directions come from opposite ends: one after the other.
+    for (std::int64_t i = 0; i < count; ++i) {
+      RecurrentRun one = run;
+      one.directions = 1;
+      one.direction[0] = run.direction[i];
+      run_in_ranges(context, one, layout, x, choice, options.input_product_bytes / row_bytes);
+    }
   }
+  finish_recurrent(context, run, directions, cells);
 }
 
 std::string explain_recurrent(Context& context, const RecurrentShape& shape,

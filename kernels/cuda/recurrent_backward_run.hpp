@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <span>
 
+#include "packrnn/kernels/cuda/recurrent_panels.hpp"
 #include "packrnn/kernels/recurrent_backward.hpp"
 #include "packrnn/runtime/device_layout.hpp"
 
@@ -31,6 +32,7 @@ struct RecurrentBackwardPanels {
   std::int64_t w_hh;            // [S, pitch_hh]: W_hh^T; column p * U + u is part p of unit u
   std::int64_t w_ih;            // [I, pitch_ih]: W_ih^T, over the parts that reach x
   std::int64_t w_hr, pitch_hr;  // [H, pitch_hr]: W_hr^T, P rounded up to kPitch; projection only
+  std::int64_t forward;         // RecurrentPanels, by which the gates are computed again
   std::int64_t elements;        // of the whole
 
   static RecurrentBackwardPanels of(const RecurrentShape& shape);
@@ -50,7 +52,9 @@ struct BackwardDirectionRun {
   const void* c_0 = nullptr;     // A [batch, H], caller's order; null: zeros
   const void* dh_n = nullptr;    // A [batch, S]; null: zeros
   const void* dc_n = nullptr;    // A [batch, H]
-  void* dgates = nullptr;        // T [total, parts * U], assigned; of units beyond H zeros
+  void* dgates = nullptr;        // T [total, parts * U], assigned; of units beyond H zeros. Rows
+                                 // that no sequence has are zero already
+  void* dh = nullptr;            // T [total, P], assigned, with projection: d loss / d h, likewise
   void* dh_0 = nullptr;          // A [batch, S], assigned; null: not wanted
   void* dc_0 = nullptr;          // A [batch, H]
 };

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "packrnn/kernels/cuda/recurrent_backward_run.hpp"
 #include "packrnn/runtime/element.hpp"
 
 namespace packrnn::kernels::cuda {
@@ -65,6 +66,28 @@ RecurrentPanels RecurrentPanels::of(const RecurrentShape& s) {
   p.w_hr = place(s.projection * p.pitch_hr);
   p.bias = place(p.units * p.gates * sum_size / size);
   p.bias_n = place(p.units * sum_size / size);
+  p.elements = end;
+  return p;
+}
+
+RecurrentBackwardPanels RecurrentBackwardPanels::of(const RecurrentShape& s) {
+  const auto size = static_cast<std::int64_t>(size_of(s.dtype));
+  RecurrentBackwardPanels p{};
+  p.gates = kernels::gates(s.cell);
+  p.parts = s.cell == Cell::gru ? 4 : p.gates;
+  p.units = round_up(s.hidden, kUnits);
+  p.pitch_hh = p.pitch_ih = round_up(p.gates * p.units, kPitch);
+  p.pitch_hr = round_up(s.projection, kPitch);
+  std::int64_t end = 0;
+  const auto place = [&](std::int64_t count) {
+    const std::int64_t begin = end;
+    end += round_up(count, 64 / size);
+    return begin;
+  };
+  p.w_hh = place(s.state() * p.pitch_hh);
+  p.w_ih = place(s.input * p.pitch_ih);
+  p.w_hr = place(s.hidden * p.pitch_hr);
+  p.forward = place(RecurrentPanels::of(s).elements);
   p.elements = end;
   return p;
 }

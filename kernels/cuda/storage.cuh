@@ -1,7 +1,10 @@
 // Elements as they are stored and as they are computed with, for kernels of every dtype.
 #pragma once
 
+#include <type_traits>
+
 #include "packrnn/kernels/cuda/device.cuh"
+#include "packrnn/runtime/dtype.hpp"
 
 namespace packrnn::kernels::cuda {
 
@@ -29,6 +32,21 @@ PACKRNN_DEVICE T stored(Sum<T> value) {
     return from_float<T>(value);
   else
     return value;
+}
+
+/// Calls function(std::type_identity<T>) with how kernels store that floating dtype.
+template <class Function>
+void with_stored(Dtype dtype, Function&& function) {
+  switch (dtype) {
+    case Dtype::f64:
+      return function(std::type_identity<double>{});
+    case Dtype::f16:
+      return function(std::type_identity<F16>{});
+    case Dtype::bf16:
+      return function(std::type_identity<Bf16>{});
+    default:
+      return function(std::type_identity<float>{});
+  }
 }
 
 }  // namespace packrnn::kernels::cuda

@@ -160,6 +160,8 @@ void wavefront_forward(Context& context, const Wavefront& wavefront, const Packe
                 wavefront.choice, first, last);
     }
   }
+  for (std::size_t l = 0; l < layers.size(); ++l)
+    finish_recurrent(lines[l].lane, lines[l].run, layers[l].directions, layers[l].cells);
   lines.clear();
   join.now();
 }

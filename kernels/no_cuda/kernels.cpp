@@ -3,13 +3,17 @@
 #include "packrnn/kernels/cuda/cluster.hpp"
 #include "packrnn/kernels/cuda/dropout.hpp"
 #include "packrnn/kernels/cuda/elementwise.hpp"
+#include "packrnn/kernels/cuda/gradient_product.hpp"
 #include "packrnn/kernels/cuda/layout.hpp"
 #include "packrnn/kernels/cuda/linear.hpp"
 #include "packrnn/kernels/cuda/pack.hpp"
+#include "packrnn/kernels/cuda/pack_panels.hpp"
 #include "packrnn/kernels/cuda/persistent_exact.hpp"
 #include "packrnn/kernels/cuda/persistent_run.hpp"
+#include "packrnn/kernels/cuda/recurrent_gates.hpp"
 #include "packrnn/kernels/cuda/reduce.hpp"
 #include "packrnn/kernels/cuda/step.hpp"
+#include "packrnn/kernels/cuda/step_backward.hpp"
 #include "packrnn/kernels/cuda/tensor_step.hpp"
 #include "packrnn/runtime/error.hpp"
 
@@ -66,6 +70,8 @@ void tensor_step_forward(Context&, const RecurrentRun&) { absent(); }
 // -------------------------------------------------------------------------------
 
 void chain_product(gpu::Stream, const ChainProduct&) { absent(); }
+void gradient_product(Context&, const GradientProduct&) { absent(); }
+void column_sums(Context&, const ColumnSums&) { absent(); }
 void step_forward(Context&, const RecurrentRun&) { absent(); }
 void empty_states(gpu::Stream, const RecurrentRun&) { absent(); }
 void zero_unused_rows(gpu::Stream, const DeviceLayout&, const TensorSpan&, const TensorSpan&) {
@@ -76,6 +82,18 @@ std::vector<Mapping> exact_persistent_mappings(int, const RecurrentShape&, std::
   absent();
 }
 void exact_persistent_forward(Context&, const RecurrentRun&, const Mapping&) { absent(); }
+
+// ---- the way back
+// --------------------------------------------------------------------------------
+
+void pack_panels(gpu::Stream, const RecurrentShape&, const RecurrentWeights&, void*) { absent(); }
+void pack_backward_panels(gpu::Stream, const RecurrentShape&, const RecurrentWeights&, void*) {
+  absent();
+}
+void recompute_gates(Context&, const GatesRun&, std::int64_t) { absent(); }
+void hidden_states(gpu::Stream, const GatesRun&, const void*, void*) { absent(); }
+void step_backward(Context&, const RecurrentBackwardRun&) { absent(); }
+void empty_gradients(gpu::Stream, const RecurrentBackwardRun&) { absent(); }
 
 // ---- the persistent kernels on tensor cores -----------------------------------------------------
 

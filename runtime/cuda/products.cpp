@@ -4,6 +4,10 @@
 // Row-major d [m, n] = a [m, k] b [n, k]^T is, column-major, d' [n, m] = b' [k, n]^T a' [k, m]. The
 // algorithm is chosen by (n, k, types, pitches) alone, at one representative m, among those that
 // sum over k in one piece: a row then has the same bits whatever rows stand beside it.
+//
+// Transposed, d [m, n] = a [k, m]^T b [k, n] is d' [n, m] = b' [n, k] a' [m, k]^T. Here k is the
+// side that varies from batch to batch, and the algorithm is chosen by all else. Sums may be split
+// over k, into a workspace whose parts are added in a fixed order: never by atomic additions.
 #include <cublasLt.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -25,9 +29,10 @@ namespace {
 
 constexpr const char* kLibrary = "libcublasLt.so." PACKRNN_TEXT(CUBLAS_VER_MAJOR);
 constexpr std::size_t kWorkspace = std::size_t{32} << 20;
-/// Rows that the heuristic is asked for, and those that the algorithm must also be able to do.
-constexpr std::uint64_t kRows = 2048;
-constexpr std::array<std::uint64_t, 5> kOtherRows{1, 2, 7, 100, std::uint64_t{1} << 20};
+/// The varying side (m, or k of a transposed product) that the heuristic is asked for, and those
+/// that the algorithm must also be able to do.
+constexpr std::uint64_t kRows = 2048, kTerms = 16384;
+constexpr std::array<std::uint64_t, 5> kOthers{1, 2, 7, 100, std::uint64_t{1} << 20};
 constexpr int kCandidates = 64;
 
 struct Library {
@@ -143,7 +148,8 @@ std::uint32_t alignment_of(const void* data, std::int64_t pitch, Dtype dtype) no
 }
 
 struct Key {
-  std::int64_t n, k, lda, ldb, ldd;
+  std::int64_t m, n, k;  // 0: the side that varies
+  std::int64_t lda, ldb, ldd;
   Dtype in, out;
   bool accumulate, bias;
   std::uint32_t align_a, align_b, align_d;
@@ -156,14 +162,17 @@ struct Plan {
   Desc desc;
   Layout a, b, d;
   cublasLtMatmulAlgo_t algorithm{};
+  bool transposed = false;
 
-  void set_rows(std::uint64_t m) const {
-    set(a, CUBLASLT_MATRIX_LAYOUT_COLS, m);
-    set(d, CUBLASLT_MATRIX_LAYOUT_COLS, m);
+  void set_varying(std::uint64_t count) const {
+    set(a, CUBLASLT_MATRIX_LAYOUT_COLS, count);
+    set(transposed ? b : d, CUBLASLT_MATRIX_LAYOUT_COLS, count);
   }
 };
 
-bool sums_in_one_piece(const cublasLtMatmulAlgo_t& algorithm) {
+/// Whether the same bits come out of every run and, unless sums may be split, for every row
+/// whatever rows stand beside it.
+bool sums_in_order(const cublasLtMatmulAlgo_t& algorithm, bool may_split) {
   const Library& library = Library::get();
   std::int32_t pieces = 0;
   std::uint32_t reduction = 0;
@@ -174,13 +183,13 @@ bool sums_in_one_piece(const cublasLtMatmulAlgo_t& algorithm) {
   check(library.MatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
                                              &reduction, sizeof(reduction), &written),
         "reading an algorithm");
+  if (may_split && reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) return true;
   return (pieces == 0 || pieces == 1) && reduction == CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 
-bool does_all_rows(cublasLtHandle_t handle, const Plan& plan,
-                   const cublasLtMatmulAlgo_t& algorithm) {
-  for (const std::uint64_t rows : kOtherRows) {
-    plan.set_rows(rows);
+bool does_all(cublasLtHandle_t handle, const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) {
+  for (const std::uint64_t count : kOthers) {
+    plan.set_varying(count);
     cublasLtMatmulHeuristicResult_t result{};
     if (Library::get().MatmulAlgoCheck(handle, plan.desc.get(), plan.b.get(), plan.a.get(),
                                        plan.d.get(), plan.d.get(), &algorithm,
@@ -198,48 +207,58 @@ cublasLtMatmulAlgo_t choose(cublasLtHandle_t handle, const Plan& plan, const Key
   const Preference preference(made);
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-      static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE));
+      static_cast<std::uint32_t>(plan.transposed ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
+                                                 : CUBLASLT_REDUCTION_SCHEME_NONE));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.align_b);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.align_a);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.align_d);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.align_d);
-  plan.set_rows(kRows);
+  plan.set_varying(plan.transposed ? kTerms : kRows);
   std::array<cublasLtMatmulHeuristicResult_t, kCandidates> candidates{};
   int found = 0;
   check(library.MatmulAlgoGetHeuristic(handle, plan.desc.get(), plan.b.get(), plan.a.get(),
                                        plan.d.get(), plan.d.get(), preference.get(), kCandidates,
                                        candidates.data(), &found),
-        fmt::format("choosing an algorithm for n {}, k {}", key.n, key.k));
+        fmt::format("choosing an algorithm for m {}, n {}, k {}", key.m, key.n, key.k));
   for (int i = 0; i < found; ++i) {
     const auto& candidate = candidates[static_cast<std::size_t>(i)];
-    if (candidate.state == CUBLAS_STATUS_SUCCESS && sums_in_one_piece(candidate.algo) &&
-        does_all_rows(handle, plan, candidate.algo))
+    if (candidate.state == CUBLAS_STATUS_SUCCESS &&
+        sums_in_order(candidate.algo, plan.transposed) && does_all(handle, plan, candidate.algo))
       return candidate.algo;
   }
   throw Unsupported(fmt::format(
-      "cuBLASLt has {} algorithms for a product with n {} and k {}, but none that does any number "
-      "of rows without splitting sums",
-      found, key.n, key.k));
+      "cuBLASLt has {} algorithms for a product with m {}, n {}, k {} (0: any), but none that sums "
+      "in a fixed order",
+      found, key.m, key.n, key.k));
 }
 
 Plan make_plan(cublasLtHandle_t handle, const Key& key) {
   const Library& library = Library::get();
-  const auto n = static_cast<std::uint64_t>(key.n), k = static_cast<std::uint64_t>(key.k);
+  const auto m = static_cast<std::uint64_t>(key.m), n = static_cast<std::uint64_t>(key.n),
+             k = static_cast<std::uint64_t>(key.k);
   Plan plan;
+  plan.transposed = key.k == 0;
   cublasLtMatmulDesc_t desc = nullptr;
   check(library.MatmulDescCreate(
             &desc, key.in == Dtype::f32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
             CUDA_R_32F),
         "describing a product");
   plan.desc.reset(desc);
-  set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+  set(plan.desc, plan.transposed ? CUBLASLT_MATMUL_DESC_TRANSB : CUBLASLT_MATMUL_DESC_TRANSA,
+      CUBLAS_OP_T);
   if (key.bias) {
     set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F);
   }
-  plan.b = make_layout(key.in, k, n, key.ldb);
-  plan.a = make_layout(key.in, k, kRows, key.lda);
-  plan.d = make_layout(key.out, n, kRows, key.ldd);
+  if (plan.transposed) {
+    plan.b = make_layout(key.in, n, kTerms, key.ldb);
+    plan.a = make_layout(key.in, m, kTerms, key.lda);
+    plan.d = make_layout(key.out, n, m, key.ldd);
+  } else {
+    plan.b = make_layout(key.in, k, n, key.ldb);
+    plan.a = make_layout(key.in, k, kRows, key.lda);
+    plan.d = make_layout(key.out, n, kRows, key.ldd);
+  }
   plan.algorithm = choose(handle, plan, key);
   return plan;
 }
@@ -281,8 +300,9 @@ void multiply(Products products, const Product& product, const void* a, const vo
   const Product p = checked(product, bias != nullptr);
   if (p.m == 0 || p.n == 0) return;
   const Current current(products->stream->device);
-  const Key key{p.n,
-                p.k,
+  const Key key{p.transposed ? p.m : 0,
+                p.n,
+                p.transposed ? 0 : p.k,
                 p.lda,
                 p.ldb,
                 p.ldd,
@@ -297,7 +317,7 @@ void multiply(Products products, const Product& product, const void* a, const vo
   if (found == products->plans.end())
     found = products->plans.emplace(key, make_plan(products->handle.get(), key)).first;
   const Plan& plan = found->second;
-  plan.set_rows(static_cast<std::uint64_t>(p.m));
+  plan.set_varying(static_cast<std::uint64_t>(p.transposed ? p.k : p.m));
   if (bias != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   const float one = 1, beta = p.accumulate ? 1.0F : 0.0F;
   check(

@@ -73,7 +73,7 @@ struct StackProblem {
     struct Memory {
       std::vector<Tensor> tensors;
       std::vector<kernels::RecurrentDirection> directions;
-      Tensor cells;
+      Tensor cells, reserve;
     };
     const PackedLayout& layout = *layers[0].layout;
     const auto D = std::ssize(layers[0].reverse);
@@ -100,6 +100,10 @@ struct StackProblem {
         for (Tensor& tensor : made) to.tensors.push_back(std::move(tensor));
       }
       if (lstm) to.cells = context.empty({total, D * s.hidden}, cell);
+      if (lstm && D == 1 && l % 2 == 1 && on_gpu()) {  // as for a backward
+        to.reserve = context.empty({total * s.hidden}, cell);
+        to.directions[0].reserve = to.reserve;
+      }
       stack.push_back({s, to.directions, to.cells.defined() ? to.cells.span() : TensorSpan{}});
     }
     const Tensor x = context.to_device(layers[0].x);
@@ -114,6 +118,10 @@ struct StackProblem {
         all[l].c_n.push_back(d.c_n.defined() ? context.to_host(d.c_n) : Tensor());
       }
       if (memory[l].cells.defined()) all[l].cells = context.to_host(memory[l].cells);
+      if (memory[l].reserve.defined())
+        CHECK(tests::differences(
+                  context.to_host(memory[l].reserve).reshape({total, layers[l].shape.hidden}),
+                  all[l].cells) == 0);
     }
     all.back().y = context.to_host(y);
     return all;

@@ -398,6 +398,38 @@ TEST_CASE("products are those of their definition") {
       }
     }
   }
+  // The sums over rows.
+  for (const Dtype in : {Dtype::f32, Dtype::f16, Dtype::bf16}) {
+    const Tensor left = context.to_device(convert(Tensor::from(a, {m, lda}), in));
+    const Tensor right = context.to_device(convert(Tensor::from(b, {n, k}), in));
+    Tensor out = context.zeros({lda, ldd}, Dtype::f32);
+    const gpu::Product product{.m = k,
+                               .n = ldd - 1,
+                               .k = n,
+                               .in = in,
+                               .lda = lda,
+                               .ldb = k,
+                               .ldd = ldd,
+                               .accumulate = true,
+                               .transposed = true};
+    const auto multiply = [&](const Tensor* with) {
+      gpu::multiply(context.products(), product, left.view().raw(), right.view().raw(),
+                    with != nullptr ? static_cast<const float*>(with->view().raw()) : nullptr,
+                    out.span().raw());
+    };
+    multiply(nullptr);
+    multiply(nullptr);
+    CHECK_THROWS_AS(multiply(&bias), InvalidArgument);
+    const Tensor host = context.to_host(out);
+    for (std::int64_t i = 0; i < k; ++i)
+      for (std::int64_t j = 0; j < ldd; ++j) {
+        float expected = 0;
+        for (std::int64_t l = 0; l < n && j < ldd - 1; ++l)
+          expected +=
+              2 * a[static_cast<std::size_t>(l * lda + i)] * b[static_cast<std::size_t>(l * k + j)];
+        CHECK(host.values<float>()[static_cast<std::size_t>(i * ldd + j)] == expected);
+      }
+  }
   CHECK_THROWS_AS(gpu::multiply(context.products(), {.m = 1, .n = 1, .k = 0}, nullptr, nullptr,
                                 nullptr, nullptr),
                   InvalidArgument);

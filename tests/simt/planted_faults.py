@@ -32,6 +32,7 @@ class Fault:
 
 
 EXACT = "[#exact_recurrent_test],[#linear_test]"
+BACK = "[#recurrent_backward_test]"
 
 FAULTS = [
     # The exact path.
@@ -142,6 +143,18 @@ FAULTS = [
           "      product.accumulate = true;\n", "", "[#tensor_step_test]"),
     Fault("W_hz in the place of W_hn", "wrong index", "tensor_step.cu",
           "w_hn.high += 2 * w_hh_.pitch;", "w_hn.high += w_hh_.pitch;", "[#tensor_step_test]"),
+    # The way back.
+    Fault("a row that ends takes the gates of another", "wrong batch size", "step_backward.cu",
+          "row < s.after ? dgates(y_after + row) : nullptr", "dgates(y_after + row)", BACK),
+    Fault("dh_0 by the wrong step of a reversed row", "wrong index", "step_backward.cu",
+          "const int first = d.reverse ? a.run.layout.lengths[row] - 1 : 0;", "const int first = 0;",
+          BACK),
+    Fault("units that fill up keep what was there", "uninitialised memory", "step_backward.cu",
+          "if (a.phase == Phase::cell && unit < panels.units) back.fill(row, unit);", "", BACK),
+    Fault("h before a row that joins", "wrong batch size", "recurrent_gates.cu",
+          "row < layout.batch_sizes[from])", "row <= layout.batch_sizes[from])", BACK),
+    Fault("gates of transposed weights rotated", "wrong index", "pack_panels.cu",
+          "(part + 2) % 3 : part", "(part + 1) % 3 : part", BACK),
     Fault("a vector of four moved twice", "wrong index", "pack.cu",
           "to[v + 2 * team] = third;", "to[v + 2 * team] = second;", "[#pack_test]"),
     Fault("the first row of a step counted to the step before", "wrong bound", "rows.cuh",

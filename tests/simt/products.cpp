@@ -37,11 +37,13 @@ void multiply_now(const Product& p, const void* a, const void* b, const float* b
   std::vector<float> left(static_cast<std::size_t>(p.k));
   for (std::int64_t i = 0; i < p.m; ++i) {
     for (std::int64_t l = 0; l < p.k; ++l)
-      left[static_cast<std::size_t>(l)] = factor<In>(a, i * p.lda + l);
+      left[static_cast<std::size_t>(l)] =
+          factor<In>(a, p.transposed ? l * p.lda + i : i * p.lda + l);
     for (std::int64_t j = 0; j < p.n; ++j) {
       float sum = 0;
       for (std::int64_t l = 0; l < p.k; ++l)
-        sum = std::fma(left[static_cast<std::size_t>(l)], factor<In>(b, j * p.ldb + l), sum);
+        sum = std::fma(left[static_cast<std::size_t>(l)],
+                       factor<In>(b, p.transposed ? l * p.ldb + j : j * p.ldb + l), sum);
       Out& out = static_cast<Out*>(d)[i * p.ldd + j];
       if (p.accumulate) sum += convert_element<float>(out);
       if (bias != nullptr) sum += bias[j];
@@ -79,10 +81,11 @@ void multiply(Products products, const Product& product, const void* a, const vo
   const std::shared_ptr<simt::Queue> queue = simt::World::get().find(native(products->stream));
   const auto check = [=, device = queue->device] {
     simt::World& world = simt::World::get();
-    if (p.k > 0) {
-      world.check_device_memory(device, a, extent(p.m, p.k, p.lda, p.in), "left factor");
-      world.check_device_memory(device, b, extent(p.n, p.k, p.ldb, p.in), "right factor");
-    }
+    const auto bytes_of = [&](std::int64_t rows, std::int64_t pitch) {
+      return p.transposed ? extent(p.k, rows, pitch, p.in) : extent(rows, p.k, pitch, p.in);
+    };
+    world.check_device_memory(device, a, bytes_of(p.m, p.lda), "left factor");
+    world.check_device_memory(device, b, bytes_of(p.n, p.ldb), "right factor");
     world.check_device_memory(device, d, extent(p.m, p.n, p.ldd, p.out), "product");
     if (bias != nullptr)
       world.check_device_memory(device, bias, extent(1, p.n, p.n, Dtype::f32), "bias");
