@@ -6,6 +6,7 @@
 #include "packrnn/kernels/cuda/layout.hpp"
 #include "packrnn/kernels/cuda/linear.hpp"
 #include "packrnn/kernels/cuda/pack.hpp"
+#include "packrnn/kernels/cuda/persistent_backward_run.hpp"
 #include "packrnn/kernels/cuda/persistent_exact.hpp"
 #include "packrnn/kernels/cuda/persistent_run.hpp"
 #include "packrnn/kernels/cuda/reduce.hpp"
@@ -84,6 +85,11 @@ PersistentVariants persistent_f16_variants() { absent(); }
 PersistentVariants persistent_tf32_variants() { absent(); }
 PersistentVariants persistent_tf32x3_variants() { absent(); }
 void prepare_persistent(gpu::Stream, const PersistentRun&, std::size_t, int) { absent(); }
+PersistentBackwardVariants persistent_backward_bf16_variants() { absent(); }
+PersistentBackwardVariants persistent_backward_f16_variants() { absent(); }
+PersistentBackwardVariants persistent_backward_tf32_variants() { absent(); }
+PersistentBackwardVariants persistent_backward_tf32x3_variants() { absent(); }
+void empty_dgates(gpu::Stream, const PersistentBackwardRun&, std::size_t, int) { absent(); }
 std::vector<ClusterVariant> cluster_bf16_variants() { absent(); }
 std::vector<ClusterVariant> cluster_f16_variants() { absent(); }
 
