@@ -272,7 +272,7 @@ PersistentBackwardVariants persistent_backward_variants_of_16_bits() {
       BackwardVariant<P, 16, 1, 1>, BackwardVariant<P, 32, 1, 1>, BackwardVariant<P, 16, 2, 2>,
       BackwardVariant<P, 32, 2, 2>, BackwardVariant<P, 16, 4, 4>, BackwardVariant<P, 32, 4, 4>,
       BackwardVariant<P, 16, 8, 8>, BackwardVariant<P, 32, 8, 8>, BackwardVariant<P, 16, 16, 12>,
-      BackwardVariant<P, 32, 16, 4>, BackwardVariant<P, 16, 32, 16>>();
+      BackwardVariant<P, 32, 16, 4>, BackwardVariant<P, 16, 32, 12>>();
 }
 
 /// Those of f32, whose weights and states take twice the registers.
@@ -281,7 +281,7 @@ PersistentBackwardVariants persistent_backward_variants_of_32_bits() {
   return persistent_backward_variants<
       BackwardVariant<P, 16, 1, 1>, BackwardVariant<P, 32, 1, 1>, BackwardVariant<P, 16, 2, 2>,
       BackwardVariant<P, 32, 2, 2>, BackwardVariant<P, 16, 4, 4>, BackwardVariant<P, 32, 4, 3>,
-      BackwardVariant<P, 16, 8, 6>, BackwardVariant<P, 32, 8, 2>, BackwardVariant<P, 16, 16, 8>>();
+      BackwardVariant<P, 16, 8, 6>, BackwardVariant<P, 32, 8, 2>, BackwardVariant<P, 16, 16, 6>>();
 }
 
 }  // namespace packrnn::kernels::cuda

@@ -381,7 +381,7 @@ TEST_CASE("the persistent tensor-core backward is as near to the truth as its nu
   INFO(name_of(kind) << " " << name_of(cell) << " H " << hidden[i] << ", " << described(mapping));
   const double error = problem.error(problem.run(context, mapping));
   CHECK(error <= 1.0);
-  CHECK(error > 0.0);
+  if (hidden[i] > 1) CHECK(error > 0.0);  // one unit's relu may have nothing to round
 }
 
 TEST_CASE("every variant of the persistent tensor-core backward that the device holds") {
