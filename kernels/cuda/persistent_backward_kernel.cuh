@@ -68,7 +68,7 @@ struct CellBack {
     }
   }
 
-  /// Assigns the parts of dgates to d_gate, zeros beyond them. `dh` is without dy; `carried` comes
+  /// Assigns the cell's parts of dgates to the first of d_gate. `dh` is without dy; `carried` comes
   /// from the later step and becomes what goes to the earlier one: dc of an LSTM, of a GRU the part
   /// of dh that goes past the products.
   PACKRNN_DEVICE void finish(Cell cell, float dh, float& carried, float (&d_gate)[4]) const {
