@@ -1,11 +1,13 @@
 // What the persistent kernels on tensor cores share (persistent_*.cu: exchange of h through L2,
-// cluster_*.cu: inside a cluster): how W_hh lies in registers and shared memory, the product of a
-// tile, and the cell. Both call the same functions in the same order, so both give the same bits.
+// cluster_*.cu: inside a cluster, persistent_backward_*.cu: the way back): how weights lie in
+// registers and shared memory, the product of a tile, how a chunk of rows is walked; and of the
+// forward kernels the cell. These call the same functions in the same order, so they give the same
+// bits.
 //
-// A block owns kUnits hidden units with all their gates, rows first_unit * G .. of the panels, over
-// the whole of K. K is dealt to its warps in slices of kChunks chunks; the sums of the warps go
-// through shared memory and are added in the order of the warps by the thread that does the cell. A
-// pass is as many sequences as give each thread one cell.
+// A forward's block owns kUnits hidden units with all their gates, rows first_unit * G .. of the
+// panels, over the whole of K. K is dealt to its warps in slices of kChunks chunks; the sums of the
+// warps go through shared memory and are added in the order of the warps by the thread that does
+// the cell. A pass is as many sequences as give each thread one cell.
 #pragma once
 
 #include "packrnn/kernels/cuda/cells.cuh"

@@ -68,7 +68,7 @@ struct CellBack {
     }
   }
 
-  /// Assigns the parts of dgates to d_gate, zeros beyond them. `dh` is without dy; `carried` comes
+  /// Assigns the cell's parts of dgates to the first of d_gate. `dh` is without dy; `carried` comes
   /// from the later step and becomes what goes to the earlier one: dc of an LSTM, of a GRU the part
   /// of dh that goes past the products.
   PACKRNN_DEVICE void finish(Cell cell, float dh, float& carried, float (&d_gate)[4]) const {
@@ -272,7 +272,7 @@ PersistentBackwardVariants persistent_backward_variants_of_16_bits() {
       BackwardVariant<P, 16, 1, 1>, BackwardVariant<P, 32, 1, 1>, BackwardVariant<P, 16, 2, 2>,
       BackwardVariant<P, 32, 2, 2>, BackwardVariant<P, 16, 4, 4>, BackwardVariant<P, 32, 4, 4>,
       BackwardVariant<P, 16, 8, 8>, BackwardVariant<P, 32, 8, 8>, BackwardVariant<P, 16, 16, 12>,
-      BackwardVariant<P, 32, 16, 4>, BackwardVariant<P, 16, 32, 12>>();
+      BackwardVariant<P, 32, 16, 4>, BackwardVariant<P, 16, 32, 8>>();
 }
 
 /// Those of f32, whose weights and states take twice the registers.

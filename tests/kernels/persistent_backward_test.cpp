@@ -416,6 +416,12 @@ TEST_CASE("every variant of the persistent tensor-core backward that the device 
     if (!is_first) CHECK(differences(other->second, got) == 0);
   }
   CHECK(first.size() >= 3);
+  if (!whole) return;
+  std::string obstacle;  // the widest that there is a kernel for
+  const RecurrentShape widest{Cell::lstm, 5, kind.dtype == Dtype::f32 ? 1024 : 2048, 0, kind.dtype};
+  CHECK(!kernels::cuda::persistent_backward_mappings(context.device().index, widest, kind.math, 2,
+                                                     1, obstacle)
+             .empty());
 }
 
 TEST_CASE("the persistent tensor-core backward gives the same bits in every mapping") {
