@@ -96,7 +96,8 @@ __global__ void __launch_bounds__(V::kThreads, 1)
     mbarrier_init(&barriers[1], 1);
     mbarrier_init_fence();
   }
-  const Weights<V> weights(run, direction.w_hh, first_unit, run.warps, place,
+  const Weights<V> weights(direction.w_hh, run.pitch_hh, first_unit * V::kGates,
+                           run.units * V::kGates, run.warps, place,
                            reinterpret_cast<U32x4*>(shared));
   auto* const sums = reinterpret_cast<float*>(shared + run.warps * V::kStoredBytes);
   char* const states = reinterpret_cast<char*>(sums + 2 * run.warps * V::kWarpSums);

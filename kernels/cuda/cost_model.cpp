@@ -158,10 +158,12 @@ std::int64_t LengthProfile::total() const noexcept {
 }
 
 double step_seconds(const DeviceConstants& d, const RecurrentShape& shape, Arithmetic arithmetic,
-                    const Mapping& m, std::int64_t rows, int active) {
+                    const Mapping& m, std::int64_t rows, int active, Way way) {
   if (rows <= 0) return 0;
-  const double width = as_double(shape.state());
-  const double outputs = as_double(std::int64_t{m.units}) * gates(shape.cell);  // of a block
+  const double per_unit = gates(shape.cell);
+  const bool back = way == Way::back;
+  const double width = as_double(shape.state()) * (back ? per_unit : 1);  // terms of a sum
+  const double outputs = as_double(std::int64_t{m.units}) * (back ? 1 : per_unit);  // of a block
   double product, latency = d.pointwise;
   const std::int64_t tiled = tensor_cores(arithmetic) ? round_up(rows, kTileRows) : rows;
   if (tensor_cores(arithmetic)) {
@@ -173,6 +175,8 @@ double step_seconds(const DeviceConstants& d, const RecurrentShape& shape, Arith
     product = std::max(width * d.fma_latency / d.clock,
                        as_double(rows) * outputs * width / (0.6 * rate * d.clock));
   }
+  // The chain of a warp's products, of 32 terms each, which `pointwise` counts for the forward.
+  if (back) product = std::max(product, width / (8 * 32) * d.product_latency / d.clock);
   // Weights in shared memory are read again for every tile of rows, 128 bytes per clock.
   const double passes = std::max(1.0, as_double(tiled) / as_double(kTileRows));
   const double weights = as_double(m.shared_weights) * passes / (128.0 * d.clock);
@@ -186,7 +190,7 @@ double step_seconds(const DeviceConstants& d, const RecurrentShape& shape, Arith
 
 double persistent_seconds(const DeviceConstants& d, const RecurrentShape& shape,
                           Arithmetic arithmetic, const Mapping& m, const LengthProfile& profile,
-                          int directions) {
+                          int directions, Way way) {
   const std::size_t count = profile.lengths.size();
   if (count == 0) return d.startup;
   const auto rows = static_cast<std::size_t>(std::max(1, m.rows));
@@ -198,8 +202,9 @@ double persistent_seconds(const DeviceConstants& d, const RecurrentShape& shape,
   double longest = 0;
   for (std::size_t c = 0; c < chunks; ++c) {  // sorted: already longest first
     const double seconds = sum_over_steps(
-        profile.lengths, c * rows, std::min(count, (c + 1) * rows),
-        [&](std::int64_t n) { return step_seconds(d, shape, arithmetic, m, n, used * together); });
+        profile.lengths, c * rows, std::min(count, (c + 1) * rows), [&](std::int64_t n) {
+          return step_seconds(d, shape, arithmetic, m, n, used * together, way);
+        });
     const double sum = load.top() + seconds;
     load.pop();
     load.push(sum);

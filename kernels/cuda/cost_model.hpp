@@ -35,6 +35,7 @@ struct DeviceConstants {
   double product_flops = 0;      // of a large 16-bit library product: additions + multiplications
   double f32_rate = 0, f64_rate = 0;  // fused multiply-adds on the ordinary cores
   double fma_latency = 4;             // clocks from one link of a chain to the next
+  double product_latency = 33;        // the same of mma.sync
   double mailbox = 0;                 // from publishing to being seen by another block, through L2
   double cluster_exchange = 0;        // the same inside a cluster
   double grid_barrier = 0;            // all blocks meet
@@ -73,13 +74,18 @@ struct Mapping {
   std::int64_t shared_weights = 0;  // bytes of a block's weights not in registers
 };
 
+/// Whether the forward's recurrence is meant or the way back through it, in which a block reads all
+/// gates' gradients for each of its units.
+enum class Way : std::uint8_t { forward, back };
+
 /// One step of one group with `rows` live rows, `active` groups (of all directions) exchanging.
 double step_seconds(const DeviceConstants& device, const RecurrentShape& shape,
-                    Arithmetic arithmetic, const Mapping& mapping, std::int64_t rows, int active);
+                    Arithmetic arithmetic, const Mapping& mapping, std::int64_t rows, int active,
+                    Way way = Way::forward);
 /// The whole range of steps by a persistent kernel.
 double persistent_seconds(const DeviceConstants& device, const RecurrentShape& shape,
                           Arithmetic arithmetic, const Mapping& mapping,
-                          const LengthProfile& profile, int directions);
+                          const LengthProfile& profile, int directions, Way way = Way::forward);
 /// Layers that take `layer` seconds each, cut into ranges of steps and each a range behind the
 /// layer below, on streams of their own.
 double wavefront_seconds(const DeviceConstants& device, double layer, int layers, int ranges);

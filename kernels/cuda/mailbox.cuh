@@ -1,9 +1,10 @@
 // What the persistent kernels have in common: how the blocks of a group hand h to each other, share
 // out the rows and notice that they wait in vain.
 //
-// The output y is the mailbox. Before the launch it is filled with kNothing; a block
-// publishes its part of h by storing it where it belongs in y, 32 bits at a time, and a reader
-// loads the very words that it needs until none of them is kNothing. Every word is written once, so
+// The output y is the mailbox (on the way back dgates, for the gradients of gates). Before the
+// launch it is filled with kNothing; a block publishes its part of h by storing it where it belongs
+// in y, 32 bits at a time, and a reader loads the very words that it needs until none of them is
+// kNothing. Every word is written once, so
 // there is nothing to reset, and the word is its own flag, so there is nothing to order: relaxed
 // loads and stores are enough. Both sides use the same 32 bits, because mixed sizes have no
 // guarantees. No computed value may equal kNothing: NaNs are made canonical before they are

@@ -23,15 +23,6 @@ PersistentVariants variants_of(Dtype dtype, F32Math math) {
   }
 }
 
-int blocks_of(const PersistentVariant& variant, const RecurrentShape& shape) {
-  return static_cast<int>((shape.hidden + variant.units - 1) / variant.units);
-}
-
-std::size_t shared_bytes(const PersistentVariant& variant, const RecurrentShape& shape) {
-  return static_cast<std::size_t>(product_warps(shape.hidden) *
-                                  (variant.weight_bytes + variant.sum_bytes));
-}
-
 /// Packed rows of the range, or as many as there may be.
 std::int64_t rows_of_range(const RecurrentRun& run) {
   const std::int64_t steps = run.last_step - run.first_step;
@@ -47,14 +38,58 @@ bool aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) %
 
 }  // namespace
 
-std::string persistent_obstacle(const RecurrentShape& shape, F32Math math) {
+std::string tensor_core_obstacle(const RecurrentShape& shape, F32Math math) {
   if (shape.projection > 0) return "not with projection";
   if (shape.cell == Cell::gru_reset_before) return "not with reset before the product";
   if (shape.dtype == Dtype::f64 || (shape.dtype == Dtype::f32 && math == F32Math::exact))
     return "not without tensor cores";
-  if (chunks_per_warp(shape.hidden) == 0)
-    return fmt::format("H is {}, at most {} fits", shape.hidden, 8 * kPersistentWarps * 32);
   return {};
+}
+
+std::string persistent_obstacle(const RecurrentShape& shape, F32Math math) {
+  std::string obstacle = tensor_core_obstacle(shape, math);
+  if (obstacle.empty() && chunks_per_warp(shape.hidden) == 0)
+    obstacle = fmt::format("H is {}, at most {} fits", shape.hidden, 8 * kPersistentWarps * 32);
+  return obstacle;
+}
+
+void add_mappings(int device, const PersistentNeeds& kernel, std::int64_t hidden, int warps,
+                  std::int64_t batch, int directions, std::vector<Mapping>& mappings,
+                  std::string& needs) {
+  const gpu::Properties& properties = gpu::properties(device);
+  const std::size_t shared = kernel.shared(warps);
+  const int multiprocessors = properties.multiprocessors;
+  const int each =
+      shared + static_cast<std::size_t>(kernel.fixed_bytes) <= properties.shared_per_block
+          ? kernel.resident(device, shared)
+          : 0;
+  Mapping m;
+  m.blocks = kernel.blocks(hidden);
+  m.units = kernel.units;
+  m.shared_weights = warps * kernel.weight_bytes;
+  needs += fmt::format("{}{} blocks of {} KB shared memory", needs.empty() ? "" : " or ", m.blocks,
+                       shared / 1024);
+  if (each * multiprocessors < m.blocks) return;
+  m.directions_in_turn = m.blocks * directions > each * multiprocessors;
+  const int together = m.blocks * (m.directions_in_turn ? 1 : directions);
+  for (m.rows = 8; m.rows <= kMostChunkRows; m.rows *= 2) {
+    const std::int64_t chunks = std::max<std::int64_t>(1, (batch + m.rows - 1) / m.rows);
+    // A multiprocessor for each block, or several blocks on one where that gives more groups.
+    int before = 0;
+    for (const int places : {multiprocessors, each * multiprocessors}) {
+      m.groups = static_cast<int>(std::min<std::int64_t>({chunks, places / together, kMostGroups}));
+      if (m.groups > before) mappings.push_back(m);
+      before = m.groups;
+    }
+    if (m.rows >= batch) break;
+  }
+}
+
+std::string too_large(int device, const std::string& needs) {
+  const gpu::Properties& properties = gpu::properties(device);
+  return fmt::format("needs {}, the device has {} multiprocessors of {} KB",
+                     needs.empty() ? "a kernel that was not built" : needs,
+                     properties.multiprocessors, properties.shared_per_block / 1024);
 }
 
 PersistentVariants variants_for(const PersistentVariants& variants, const RecurrentShape& shape) {
@@ -125,39 +160,11 @@ std::vector<Mapping> persistent_mappings(int device, const RecurrentShape& shape
     obstacle = "no cooperative launches on " + properties.name;
     return mappings;
   }
-  std::string why;
-  for (const PersistentVariant& v : variants_for(variants_of(shape.dtype, math), shape)) {
-    const std::size_t shared = shared_bytes(v, shape);
-    const int blocks = blocks_of(v, shape), multiprocessors = properties.multiprocessors;
-    const int each = shared + static_cast<std::size_t>(v.fixed_bytes) <= properties.shared_per_block
-                         ? v.resident(device, shared)
-                         : 0;
-    why += fmt::format("{}{} blocks of {} KB shared memory", why.empty() ? "" : " or ", blocks,
-                       shared / 1024);
-    if (each * multiprocessors < blocks) continue;
-    Mapping m;
-    m.blocks = blocks;
-    m.units = v.units;
-    m.shared_weights = product_warps(shape.hidden) * v.weight_bytes;
-    m.directions_in_turn = blocks * directions > each * multiprocessors;
-    const int together = blocks * (m.directions_in_turn ? 1 : directions);
-    for (m.rows = 8; m.rows <= 64; m.rows *= 2) {
-      const std::int64_t chunks = std::max<std::int64_t>(1, (batch + m.rows - 1) / m.rows);
-      // A multiprocessor for each block, or several blocks on one where that gives more groups.
-      int before = 0;
-      for (const int places : {multiprocessors, each * multiprocessors}) {
-        m.groups =
-            static_cast<int>(std::min<std::int64_t>({chunks, places / together, kMostGroups}));
-        if (m.groups > before) mappings.push_back(m);
-        before = m.groups;
-      }
-      if (m.rows >= batch) break;
-    }
-  }
-  if (mappings.empty())
-    obstacle = fmt::format("needs {}, the device has {} multiprocessors of {} KB",
-                           why.empty() ? "a kernel that was not built" : why,
-                           properties.multiprocessors, properties.shared_per_block / 1024);
+  std::string needs;
+  for (const PersistentVariant& v : variants_for(variants_of(shape.dtype, math), shape))
+    add_mappings(device, v, shape.hidden, product_warps(shape.hidden), batch, directions, mappings,
+                 needs);
+  if (mappings.empty()) obstacle = too_large(device, needs);
   return mappings;
 }
 
@@ -171,25 +178,9 @@ void persistent_forward(Context& context, const RecurrentRun& run, const Mapping
           mapping.units);
   Workspace::Scope scratch(context.workspace());
   PersistentRun to = persistent_run(context, run, scratch, true);
-  to.blocks = blocks_of(*variant, run.shape);
-  to.groups = mapping.groups;
-  to.chunk_rows = mapping.rows;
   prepare_persistent(context.stream(), to, size_of(run.shape.dtype),
                      gpu::properties(context.device().index).multiprocessors);
-  const auto start = [&] {
-    gpu::LaunchShape shape;
-    shape.grid[0] = static_cast<unsigned>(to.directions * to.groups * to.blocks);
-    shape.block[0] = kPersistentThreads;
-    shape.shared = shared_bytes(*variant, run.shape);
-    shape.cooperative = true;
-    variant->launch(context.stream(), shape, to);
-  };
-  if (!mapping.directions_in_turn) return start();
-  to.directions = 1;
-  for (int d = 0; d < run.directions; ++d) {
-    to.direction[0] = to.direction[d];
-    start();
-  }
+  start_persistent(context.stream(), *variant, mapping, to);
 }
 
 }  // namespace packrnn::kernels::cuda

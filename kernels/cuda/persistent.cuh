@@ -1,11 +1,13 @@
 // What the persistent kernels on tensor cores share (persistent_*.cu: exchange of h through L2,
-// cluster_*.cu: inside a cluster): how W_hh lies in registers and shared memory, the product of a
-// tile, and the cell. Both call the same functions in the same order, so both give the same bits.
+// cluster_*.cu: inside a cluster, persistent_backward_*.cu: the way back): how weights lie in
+// registers and shared memory, the product of a tile, how a chunk of rows is walked; and of the
+// forward kernels the cell. These call the same functions in the same order, so they give the same
+// bits.
 //
-// A block owns kUnits hidden units with all their gates, rows first_unit * G .. of the panels, over
-// the whole of K. K is dealt to its warps in slices of kChunks chunks; the sums of the warps go
-// through shared memory and are added in the order of the warps by the thread that does the cell. A
-// pass is as many sequences as give each thread one cell.
+// A forward's block owns kUnits hidden units with all their gates, rows first_unit * G .. of the
+// panels, over the whole of K. K is dealt to its warps in slices of kChunks chunks; the sums of the
+// warps go through shared memory and are added in the order of the warps by the thread that does
+// the cell. A pass is as many sequences as give each thread one cell.
 #pragma once
 
 #include "packrnn/kernels/cuda/cells.cuh"
@@ -17,27 +19,27 @@ namespace packrnn::kernels::cuda {
 template <Cell kCell>
 constexpr int kGatesOf = gates(kCell);  // gates() itself is not for device code
 
-/// One instantiation. kChunks is the same for all that may run a shape (chunks_per_warp()), the
-/// rest is free: kUnits per block, and kKept chunks of the weights in registers, the others in
-/// shared memory. rnn_tanh stands for rnn_relu too.
-template <class Product_, Cell kCell_, int kUnits_, int kChunks_, int kKept_>
-struct Variant {
+/// What the product needs to know of an instantiation: a block has kRows rows of a matrix over the
+/// whole of K, and makes of their sums kUnits units of each sequence. kChunks is the same for all
+/// that may run a shape (chunks_per_warp()), the rest is free: kUnits, and kKept chunks of the
+/// weights in registers, the others in shared memory.
+template <class Product_, int kRows_, int kUnits_, int kChunks_, int kKept_>
+struct Tiling {
   using Product = Product_;
   using Piece = Fragment<Product>;
-  static constexpr Cell kCell = kCell_;
-  static constexpr int kGates = kGatesOf<kCell>;
-  static constexpr int kUnits = kUnits_, kChunks = kChunks_, kKept = kKept_;
+  static constexpr int kRows = kRows_, kUnits = kUnits_, kChunks = kChunks_, kKept = kKept_;
   static constexpr int kStored = kChunks - kKept;
   static constexpr int kThreads = kPersistentThreads;
-  static constexpr int kRows = kUnits * kGates;                       // gate rows of a block
-  static constexpr int kTiles = (kRows + kTileRows - 1) / kTileRows;  // of gate rows
-  static constexpr int kPassRows = kThreads / kUnits;                 // sequences of a pass
+  static constexpr int kTiles = (kRows + kTileRows - 1) / kTileRows;
+  static constexpr int kPassRows = kThreads / kUnits;  // sequences of a pass
   static constexpr int kPassTiles = kPassRows / kTileColumns;
-  // Sums of a sequence lie side by side, so that the thread of a cell reads all gates at once. With
-  // 4 floats more, the 8 rows and 4 columns that a warp stores together are in different banks.
+  // Sums of a sequence lie side by side, so that the thread of a cell reads all of them at once.
+  // With 4 floats more, the 8 rows and 4 columns that a warp stores together are in different
+  // banks.
   static constexpr int kPitch = kRows + 4;
   static constexpr int kStoredVectors = kStored * kTiles * 2 * Piece::kVectors;  // of a lane
-  /// While a tile is multiplied the next one's h is on its way, where there are registers for it.
+  /// While a tile is multiplied the next one's state is on its way, where there are registers for
+  /// it.
   static constexpr bool kAhead = kPassTiles > 1 &&
                                  (kKept * kTiles * 2 + 2 * kChunks) * 4 * Piece::kVectors <= 160;
   static constexpr bool kHighRows = kRows % kTileRows == 0;  // else the last tile is half empty
@@ -46,6 +48,14 @@ struct Variant {
   // Shared memory of a warp: stored weights, and sums, of which there are two buffers.
   static constexpr int kStoredBytes = kStoredVectors * 32 * static_cast<int>(sizeof(U32x4));
   static constexpr int kWarpSums = kPassRows * kPitch;
+};
+
+/// An instantiation of the forward kernels: rows are the gates of kUnits units, K is S. rnn_tanh
+/// stands for rnn_relu too.
+template <class Product, Cell kCell_, int kUnits, int kChunks, int kKept>
+struct Variant : Tiling<Product, kUnits * kGatesOf<kCell_>, kUnits, kChunks, kKept> {
+  static constexpr Cell kCell = kCell_;
+  static constexpr int kGates = kGatesOf<kCell>;
 };
 
 /// A thread's place.
@@ -71,7 +81,7 @@ struct Place {
   }
 };
 
-/// The slice of W_hh that a lane keeps.
+/// The slice of a matrix that a lane keeps.
 template <class V>
 struct Weights {
   using Product = typename V::Product;
@@ -80,18 +90,18 @@ struct Weights {
   Piece kept[V::kKept][V::kTiles][2];
   U32x4* stored;  // of shared memory, with a stride of 32
 
-  PACKRNN_DEVICE Weights(const PersistentRun& run, const void* w_hh, int first_unit, int warps,
+  /// Of `matrix`, `rows` rows of `pitch` elements, the block's begin with `first_row`.
+  PACKRNN_DEVICE Weights(const void* matrix, std::int64_t pitch, int first_row, int rows, int warps,
                          const Place<V>& place, U32x4* shared) {
     stored = shared + static_cast<std::ptrdiff_t>(place.warp) * V::kStoredVectors * 32 + place.lane;
     if (place.warp >= warps) return;
-    const int chunks = place.chunks_before(static_cast<int>(run.pitch_hh));
+    const int chunks = place.chunks_before(static_cast<int>(pitch));
     const auto load = [&](int chunk, int tile, int half) {
       const int row = tile * kTileRows + half * 8 + place.group;
-      const std::int64_t panel_row = static_cast<std::int64_t>(first_unit) * V::kGates + row;
-      if (chunk >= chunks || row >= V::kRows || panel_row >= std::int64_t{run.units} * V::kGates)
+      if (chunk >= chunks || row >= V::kRows || first_row + row >= rows)
         return zero_fragment<Product>();
-      auto piece = load_fragment<Product>(static_cast<const char*>(w_hh) +
-                                          (panel_row * run.pitch_hh + place.k() + chunk * kChunk) *
+      auto piece = load_fragment<Product>(static_cast<const char*>(matrix) +
+                                          ((first_row + row) * pitch + place.k() + chunk * kChunk) *
                                               Product::kBytes);
       change_words<Product, Product::weight>(piece);
       return piece;
@@ -127,23 +137,35 @@ struct Weights {
     return piece;
   }
 
-  /// Assigns this warp's sums for 8 sequences to `sums`, [8][kPitch] of shared memory.
+  /// Adds this warp's products of a tile of rows with 8 sequences, of kCount chunks from `first`
+  /// on.
+  template <int kCount>
+  PACKRNN_DEVICE void add(float (&sum)[2][4], int tile, int first,
+                          const Piece (&state)[kCount]) const {
+    PACKRNN_UNROLL
+    for (int chunk = 0; chunk < kCount; ++chunk)
+      multiply_chunk<Product>(sum, get(first + chunk, tile, 0), get(first + chunk, tile, 1),
+                              state[chunk]);
+  }
+  /// Assigns the tile's sums to `sums`, [8][kPitch] of shared memory.
+  PACKRNN_DEVICE static void store(const float (&sum)[2][4], int tile, const Place<V>& place,
+                                   float* sums) {
+    float* const column = sums + 2 * place.quad * V::kPitch + place.group + tile * kTileRows;
+    column[0] = sum[0][0] + sum[1][0];
+    column[V::kPitch] = sum[0][1] + sum[1][1];
+    if (V::kHighRows || tile + 1 < V::kTiles) {
+      column[8] = sum[0][2] + sum[1][2];
+      column[V::kPitch + 8] = sum[0][3] + sum[1][3];
+    }
+  }
+  /// The same for all of them.
   PACKRNN_DEVICE void multiply(const Piece (&state)[V::kChunks], const Place<V>& place,
                                float* sums) const {
-    float* const at = sums + 2 * place.quad * V::kPitch + place.group;
     PACKRNN_UNROLL
     for (int tile = 0; tile < V::kTiles; ++tile) {
       float sum[2][4] = {};
-      PACKRNN_UNROLL
-      for (int chunk = 0; chunk < V::kChunks; ++chunk)
-        multiply_chunk<Product>(sum, get(chunk, tile, 0), get(chunk, tile, 1), state[chunk]);
-      float* const column = at + tile * kTileRows;
-      column[0] = sum[0][0] + sum[1][0];
-      column[V::kPitch] = sum[0][1] + sum[1][1];
-      if (V::kHighRows || tile + 1 < V::kTiles) {
-        column[8] = sum[0][2] + sum[1][2];
-        column[V::kPitch + 8] = sum[0][3] + sum[1][3];
-      }
+      add(sum, tile, 0, state);
+      store(sum, tile, place, sums);
     }
   }
 };
@@ -155,8 +177,9 @@ struct ChunkWalk {
   int t, steps;             // the step, and how many there are from here to the end
   int rows, before, after;  // see ChunkStep; `before` leaves out what was before the range
   int y_row, y_before;
+  int y_next = 0;  // at the step after, if there is one
 
-  PACKRNN_DEVICE ChunkWalk(const PersistentRun& run, bool reverse, int row, int chunk)
+  PACKRNN_DEVICE ChunkWalk(const PersistentLaunch& run, bool reverse, int row, int chunk)
       : steps(min(run.layout.lengths[row], run.last_step) - run.first_step) {
     t = reverse ? run.first_step + steps - 1 : run.first_step;
     const ChunkStep step(run.layout, reverse, t, row, chunk);
@@ -168,10 +191,10 @@ struct ChunkWalk {
     fetch(run, reverse, row, chunk);
   }
 
-  PACKRNN_DEVICE void advance(const PersistentRun& run, bool reverse, int row, int chunk) {
+  PACKRNN_DEVICE void advance(const PersistentLaunch& run, bool reverse, int row, int chunk) {
     --steps;
     y_before = y_row;
-    y_row = next_row;
+    y_row = y_next;
     if (reverse) {
       before = rows;
       rows = next_alive;
@@ -188,15 +211,14 @@ struct ChunkWalk {
 
  private:
   int next_alive = 0;  // backwards at the next step, else at the one after it
-  int next_row = 0;
 
-  PACKRNN_DEVICE static int packed(const PersistentRun& run, int step, int row) {
+  PACKRNN_DEVICE static int packed(const PersistentLaunch& run, int step, int row) {
     return static_cast<int>(run.layout.offsets[step] - run.layout.offsets[run.first_step]) + row;
   }
-  PACKRNN_DEVICE void fetch(const PersistentRun& run, bool reverse, int row, int chunk) {
+  PACKRNN_DEVICE void fetch(const PersistentLaunch& run, bool reverse, int row, int chunk) {
     if (steps <= 1) return;
     next_alive = ChunkStep::alive(run.layout, reverse ? t - 1 : t + 2, row, chunk);
-    next_row = packed(run, reverse ? t - 1 : t + 1, row);
+    y_next = packed(run, reverse ? t - 1 : t + 1, row);
   }
 };
 

@@ -12,53 +12,9 @@
 
 #include "packrnn/kernels/cuda/launch.cuh"
 #include "packrnn/kernels/cuda/persistent.cuh"
+#include "packrnn/kernels/cuda/polling.cuh"
 
 namespace packrnn::kernels::cuda {
-
-/// Where a lane finds its part of the h of one sequence.
-struct StateSource {
-  const char* from = nullptr;  // null: there is no such sequence, take zeros
-  bool polled = false;
-};
-
-template <class V>
-PACKRNN_DEVICE void look(typename V::Piece (&state)[V::kChunks], const StateSource& source,
-                         int chunks) {
-  PACKRNN_UNROLL
-  for (int chunk = 0; chunk < V::kChunks; ++chunk) {
-    state[chunk] = zero_fragment<typename V::Product>();
-    if (source.from != nullptr && chunk < chunks)
-      state[chunk] =
-          look_at_fragment<typename V::Product>(source.from + chunk * kChunk * V::Product::kBytes);
-  }
-}
-
-/// Looks again for what look() did not find yet, until all of it is there or waiting is in vain,
-/// which it becomes once for all. `step`, `row` and `part` are for the watchdog's report.
-template <class V>
-PACKRNN_DEVICE void wait_for(typename V::Piece (&state)[V::kChunks], const StateSource& source,
-                             int chunks, const PersistentRun& run, bool& in_vain, int step, int row,
-                             int part) {
-  if (source.polled && !in_vain) {
-    Watchdog watchdog(run.fault, run.watchdog_ns);
-    for (int misses = 0;; ++misses) {
-      bool missing = false;
-      PACKRNN_UNROLL
-      for (int chunk = 0; chunk < V::kChunks; ++chunk) missing |= incomplete(state[chunk]);
-      if (!missing || !watchdog.look_again(misses, step, row, part)) break;
-      PACKRNN_UNROLL
-      for (int chunk = 0; chunk < V::kChunks; ++chunk)
-        if (incomplete(state[chunk]) && chunk < chunks)
-          state[chunk] = look_at_fragment<typename V::Product>(source.from +
-                                                               chunk * kChunk * V::Product::kBytes);
-    }
-    in_vain = watchdog.expired;
-  }
-  PACKRNN_UNROLL
-  for (int chunk = 0; chunk < V::kChunks; ++chunk)
-    change_words<typename V::Product, V::Product::state>(state[chunk]);
-  __syncwarp();  // products are by whole warps
-}
 
 /// h of one unit, of a row of the mailbox that is complete or of another array of its type.
 template <class V>
@@ -83,7 +39,8 @@ __global__ void __launch_bounds__(V::kThreads, 1)
   const int unit = first_unit + place.unit;
   const bool owned = unit < run.units;
   const float bias_n = V::kCell == Cell::gru && owned ? direction.bias_n[unit] : 0.0F;
-  const Weights<V> weights(run, direction.w_hh, first_unit, run.warps, place,
+  const Weights<V> weights(direction.w_hh, run.pitch_hh, first_unit * V::kGates,
+                           run.units * V::kGates, run.warps, place,
                            reinterpret_cast<U32x4*>(shared));
   auto* const sums = reinterpret_cast<float*>(shared + run.warps * V::kStoredBytes);
   const int chunks = place.chunks_before(run.units);
@@ -133,7 +90,7 @@ __global__ void __launch_bounds__(V::kThreads, 1)
           Piece state[V::kChunks], ahead[V::kChunks];
           if constexpr (V::kAhead) {
             source = source_of(0);
-            look<V>(ahead, source, chunks);
+            look(ahead, source, chunks);
           }
           for (int tile = 0; tile < tiles; ++tile) {
             if constexpr (V::kAhead) {
@@ -141,13 +98,13 @@ __global__ void __launch_bounds__(V::kThreads, 1)
               for (int chunk = 0; chunk < V::kChunks; ++chunk) state[chunk] = ahead[chunk];
             } else {
               source = source_of(tile);
-              look<V>(state, source, chunks);
+              look(state, source, chunks);
             }
-            wait_for<V>(state, source, chunks, run, in_vain, walk.t,
-                        first + pass + tile * kTileColumns, place.warp);
+            wait_for(state, source, chunks, run, in_vain, walk.t,
+                     first + pass + tile * kTileColumns, place.warp);
             if (V::kAhead && tile + 1 < tiles) {
               source = source_of(tile + 1);
-              look<V>(ahead, source, chunks);
+              look(ahead, source, chunks);
             }
             weights.multiply(state, place, warp_sums + tile * kTileColumns * V::kPitch);
           }
@@ -184,8 +141,9 @@ PersistentVariant persistent_variant() {
   variant.units = V::kUnits;
   variant.chunks = V::kChunks;
   variant.fixed_bytes = (sizeof(ChunkDealer) + 127) / 128 * 128;
+  variant.block_bytes = 0;
+  variant.warp_bytes = V::kStoredBytes + 2 * V::kWarpSums * static_cast<int>(sizeof(float));
   variant.weight_bytes = V::kStoredBytes;
-  variant.sum_bytes = 2 * V::kWarpSums * sizeof(float);
   variant.resident = [](int device, std::size_t shared) {
     return resident_blocks(device, PACKRNN_KERNEL(persistent_kernel<V>), V::kThreads, shared);
   };

@@ -16,19 +16,20 @@
 namespace packrnn::kernels::cuda {
 
 inline constexpr int kPersistentWarps = 8, kPersistentThreads = 32 * kPersistentWarps;
+inline constexpr int kMostChunkRows = 64;  // sequences of a chunk, at most
 
-/// Chunks of 32 elements of K that one warp takes: 1, 2, 4 or 8, so that at most kPersistentWarps
-/// warps share K; 0: S is too large. With the number of warps it decides the order of summation,
-/// so both are functions of S alone, and results do not depend on batch, mapping or device.
-constexpr int chunks_per_warp(std::int64_t state) {
-  for (const int chunks : {1, 2, 4, 8})
-    if (state <= std::int64_t{chunks} * kPersistentWarps * 32) return chunks;
+/// Chunks of 32 elements of K that one warp takes, a power of two, so that at most kPersistentWarps
+/// warps share K; 0: more than `most`. With the number of warps it decides the order of summation,
+/// so both are functions of K alone, and results do not depend on batch, mapping or device.
+constexpr int chunks_per_warp(std::int64_t k, int most = 8) {
+  for (int chunks = 1; chunks <= most; chunks *= 2)
+    if (k <= std::int64_t{chunks} * kPersistentWarps * 32) return chunks;
   return 0;
 }
 /// Warps that share K.
-constexpr int product_warps(std::int64_t state) {
-  const std::int64_t slice = std::int64_t{chunks_per_warp(state)} * 32;
-  return slice == 0 ? 0 : static_cast<int>((state + slice - 1) / slice);
+constexpr int product_warps(std::int64_t k, int most = 8) {
+  const std::int64_t slice = std::int64_t{chunks_per_warp(k, most)} * 32;
+  return slice == 0 ? 0 : static_cast<int>((k + slice - 1) / slice);
 }
 
 /// See DirectionRun for what is not explained here.
@@ -47,27 +48,42 @@ struct PersistentDirection {
   bool reverse = false;
 };
 
-struct PersistentRun {
+/// What every persistent kernel on tensor cores is given.
+struct PersistentLaunch {
   DeviceLayout layout;
-  PersistentDirection direction[2];
   DeviceFault* fault = nullptr;
   std::uint64_t watchdog_ns = 0;
-  std::int64_t pitch_hh = 0, ldy = 0, ldcells = 0, mail_pitch = 0;  // elements
-  std::int32_t hidden = 0, units = 0;                               // H, U
+  std::int64_t pitch_hh = 0, ldy = 0;  // elements
+  std::int32_t hidden = 0, units = 0;  // H, U
   std::int32_t first_step = 0, last_step = 0;
   std::int32_t blocks = 0, groups = 0, chunk_rows = 0;  // blocks of a group, groups of a direction
   std::int32_t directions = 0, warps = 0;
+};
+
+struct PersistentRun : PersistentLaunch {
+  PersistentDirection direction[2];
+  std::int64_t ldcells = 0, mail_pitch = 0;  // elements
   bool mail_is_y = false;  // else row 0 of the mailbox is the packed row offsets[first_step]
   bool relu = false;
 };
 
-/// An instantiation of a kernel, as the host sees it.
-struct PersistentVariant {
-  Cell cell;  // rnn_tanh stands for rnn_relu too
+/// What an instantiation of a kernel needs of a multiprocessor.
+struct PersistentNeeds {
   int units, chunks;
-  // Shared memory of a block: fixed, and per warp that shares K: weights, sums.
-  std::int64_t fixed_bytes, weight_bytes, sum_bytes;
+  // Shared memory of a block: static, and dynamic, once and per warp that shares K (of which
+  // weight_bytes are weights).
+  std::int64_t fixed_bytes, block_bytes, warp_bytes, weight_bytes;
   int (*resident)(int device, std::size_t shared);
+
+  int blocks(std::int64_t hidden) const { return static_cast<int>((hidden + units - 1) / units); }
+  std::size_t shared(int warps) const {
+    return static_cast<std::size_t>(block_bytes + warps * warp_bytes);
+  }
+};
+
+/// An instantiation as the host sees it.
+struct PersistentVariant : PersistentNeeds {
+  Cell cell;  // rnn_tanh stands for rnn_relu too
   void (*launch)(gpu::Stream stream, const gpu::LaunchShape& shape, const PersistentRun& run);
 };
 using PersistentVariants = std::vector<PersistentVariant>;
@@ -83,6 +99,38 @@ std::string persistent_obstacle(const RecurrentShape& shape, F32Math math);
 
 /// Those of the variants that compute this shape; they differ in units.
 PersistentVariants variants_for(const PersistentVariants& variants, const RecurrentShape& shape);
+
+/// Of any persistent kernel on tensor cores, its size aside.
+std::string tensor_core_obstacle(const RecurrentShape& shape, F32Math math);
+
+/// The ways to lay such a kernel over the device, whose products take so many warps, appended to
+/// `mappings`; what it needs, to `needs`.
+void add_mappings(int device, const PersistentNeeds& kernel, std::int64_t hidden, int warps,
+                  std::int64_t batch, int directions, std::vector<Mapping>& mappings,
+                  std::string& needs);
+/// Why they are none, from what add_mappings() said of each kernel.
+std::string too_large(int device, const std::string& needs);
+
+/// Starts a kernel that was laid over the device so, all directions at once or one by one;
+/// `variant` and `run` are of forward or backward.
+template <class KernelVariant, class Run>
+void start_persistent(gpu::Stream stream, const KernelVariant& variant, const Mapping& mapping,
+                      Run run) {
+  run.blocks = variant.blocks(run.hidden);
+  run.groups = mapping.groups;
+  run.chunk_rows = mapping.rows;
+  const int directions = run.directions;
+  if (mapping.directions_in_turn) run.directions = 1;
+  gpu::LaunchShape shape;
+  shape.grid[0] = static_cast<unsigned>(run.directions * run.groups * run.blocks);
+  shape.block[0] = kPersistentThreads;
+  shape.shared = variant.shared(run.warps);
+  shape.cooperative = true;
+  for (int d = 0; d < directions; d += run.directions) {
+    if (d > 0) run.direction[0] = run.direction[d];
+    variant.launch(stream, shape, run);
+  }
+}
 
 /// What is the same for all mappings and kernels. Takes what the run needs from `scratch`; with
 /// `mailbox`, room for one where y cannot be it.

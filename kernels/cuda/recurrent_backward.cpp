@@ -3,16 +3,15 @@
 // waits for the device.
 #include "packrnn/kernels/cuda/recurrent_backward.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "packrnn/kernels/cuda/elementwise.hpp"
 #include "packrnn/kernels/cuda/gradient_product.hpp"
 #include "packrnn/kernels/cuda/layer_product.hpp"
+#include "packrnn/kernels/cuda/persistent_backward.hpp"
 #include "packrnn/kernels/cuda/recurrent_backward_run.hpp"
 #include "packrnn/kernels/cuda/recurrent_gates.hpp"
-#include "packrnn/kernels/cuda/select.hpp"
+#include "packrnn/kernels/cuda/select_backward.hpp"
 #include "packrnn/kernels/cuda/step.hpp"
 #include "packrnn/kernels/cuda/step_backward.hpp"
 
@@ -31,6 +30,7 @@ class Backward {
       : context_(context),
         scratch_(context.workspace()),
         s_(shape),
+        layout_(layout),
         rows_(layout.total()),
         x_(x),
         given_(directions),
@@ -90,7 +90,12 @@ class Backward {
                           : TensorSpan(d.dh, {rows_, s_.projection}, s_.dtype, context_.device());
       zero_unused_rows(context_.stream(), run_.layout, dgates, dh);
     }
-    step_backward(context_, run_);
+    const Choice choice = options_.choice ? *options_.choice
+                                          : choose_backward(context_, s_, layout_, run_.directions);
+    if (choice.algorithm == Algorithm::persistent)
+      persistent_backward(context_, run_, choice.mapping);
+    else
+      step_backward(context_, run_);
   }
 
   /// dx: one direction's share, then the other's on top.
@@ -219,6 +224,7 @@ class Backward {
   Context& context_;
   Workspace::Scope scratch_;
   RecurrentShape s_;
+  const PackedLayout& layout_;
   std::int64_t rows_;
   TensorView x_;
   std::span<const RecurrentBackwardDirection> given_;
@@ -247,9 +253,7 @@ void recurrent_backward(Context& context, const RecurrentShape& shape, const Pac
 
 std::string explain_recurrent_backward(Context& context, const RecurrentShape& shape,
                                        const PackedLayout& layout, std::int64_t directions) {
-  const Problem problem = problem_of(context, shape, layout, static_cast<int>(directions));
-  return fmt::format("{}: backward step by step, one fused kernel{} per step", described(problem),
-                     shape.projection > 0 || shape.cell == Cell::gru_reset_before ? " or two" : "");
+  return choose_backward(context, shape, layout, static_cast<int>(directions)).reason;
 }
 
 }  // namespace packrnn::kernels::cuda

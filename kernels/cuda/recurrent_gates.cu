@@ -2,7 +2,7 @@
 // known, so the recurrent products are one product, added to the inputs' as the forward did: in
 // chains, one goes on where the other ended. Activations are those of the forward's arithmetic.
 //
-// The pointwise kernels take a thread per unit of a row; bound by memory.
+// The pointwise kernels take a thread per unit of a row; all are bound by memory.
 #include <algorithm>
 
 #include "packrnn/kernels/cuda/activations.cuh"
@@ -15,28 +15,31 @@
 namespace packrnn::kernels::cuda {
 namespace {
 
+constexpr int kWarp = 32;
+
 /// h before each step: what the step before, in processing order, gave as y, or the initial state.
+/// A warp takes a row, so that its step is looked up once.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads) collect_kernel(GatesRun run) {
   const std::int64_t width = run.shape.state();
   const DeviceLayout& layout = run.layout;
-  T* const before = static_cast<T*>(run.before);
-  const T* const y = static_cast<const T*>(run.y);
   const T* const h_0 = static_cast<const T*>(run.h_0);
   const std::int64_t used = rows_of(layout);
-  for (std::int64_t i = first_item(); i < run.rows * width; i += item_stride()) {
-    const std::int64_t packed = i / width, j = i - packed * width;
-    T value{};
+  for (std::int64_t packed = first_item() / kWarp; packed < run.rows;
+       packed += item_stride() / kWarp) {
+    const T* from = nullptr;  // null: zeros
     if (packed < used) {
       const std::int32_t step = step_of(layout, packed);
-      const std::int32_t from = run.reverse ? step + 1 : step - 1;
+      const std::int32_t earlier = run.reverse ? step + 1 : step - 1;
       const std::int64_t row = packed - layout.offsets[step];
-      if (from >= 0 && from < layout.steps_capacity && row < layout.batch_sizes[from])
-        value = y[(layout.offsets[from] + row) * run.ldy + j];
+      if (earlier >= 0 && earlier < layout.steps_capacity && row < layout.batch_sizes[earlier])
+        from = static_cast<const T*>(run.y) + (layout.offsets[earlier] + row) * run.ldy;
       else if (h_0 != nullptr)
-        value = h_0[layout.sorted_indices[row] * width + j];
+        from = h_0 + layout.sorted_indices[row] * width;
     }
-    before[i] = value;
+    T* const before = static_cast<T*>(run.before) + packed * width;
+    for (std::int64_t j = threadIdx.x % kWarp; j < width; j += kWarp)
+      before[j] = from != nullptr ? from[j] : T{};
   }
 }
 
@@ -210,7 +213,7 @@ void in_ranges(Context& context, const GatesRun& run, std::int64_t scratch_bytes
 void recompute_gates(Context& context, const GatesRun& run, std::int64_t scratch_bytes) {
   with_stored(run.shape.dtype, [&]<class T>(std::type_identity<T>) {
     launch(context.stream(), PACKRNN_KERNEL(collect_kernel<T>),
-           strided_shape(context.stream(), run.rows * run.shape.state()), run);
+           strided_shape(context.stream(), run.rows * kWarp), run);
     if constexpr (sizeof(T) == 2) {
       in_ranges<T, FastMath>(context, run, scratch_bytes);
     } else {

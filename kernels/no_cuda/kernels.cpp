@@ -8,6 +8,7 @@
 #include "packrnn/kernels/cuda/linear.hpp"
 #include "packrnn/kernels/cuda/pack.hpp"
 #include "packrnn/kernels/cuda/pack_panels.hpp"
+#include "packrnn/kernels/cuda/persistent_backward_run.hpp"
 #include "packrnn/kernels/cuda/persistent_exact.hpp"
 #include "packrnn/kernels/cuda/persistent_run.hpp"
 #include "packrnn/kernels/cuda/recurrent_gates.hpp"
@@ -102,6 +103,11 @@ PersistentVariants persistent_f16_variants() { absent(); }
 PersistentVariants persistent_tf32_variants() { absent(); }
 PersistentVariants persistent_tf32x3_variants() { absent(); }
 void prepare_persistent(gpu::Stream, const PersistentRun&, std::size_t, int) { absent(); }
+PersistentBackwardVariants persistent_backward_bf16_variants() { absent(); }
+PersistentBackwardVariants persistent_backward_f16_variants() { absent(); }
+PersistentBackwardVariants persistent_backward_tf32_variants() { absent(); }
+PersistentBackwardVariants persistent_backward_tf32x3_variants() { absent(); }
+void empty_dgates(gpu::Stream, const PersistentBackwardRun&, std::size_t, int) { absent(); }
 std::vector<ClusterVariant> cluster_bf16_variants() { absent(); }
 std::vector<ClusterVariant> cluster_f16_variants() { absent(); }
 

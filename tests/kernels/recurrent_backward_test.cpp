@@ -44,9 +44,10 @@ std::string name_of(const Kind& kind) {
   return std::string(packrnn::name_of(kind.dtype)) + " " + packrnn::name_of(kind.math);
 }
 /// A context of the device under test.
-Context context_of(const Kind& kind) {
+Context context_of(const Kind& kind, const std::string& algorithm = "") {
   ContextOptions options;
   options.f32_math = kind.math;
+  options.algorithm = algorithm;
   return Context(Device::best(), options);
 }
 
@@ -387,13 +388,17 @@ TEST_CASE("gradients of every cell agree with the reference on a GPU") {
   // Near zero, rounding decides whether relu lets a gradient through: no bound holds for that.
   const bool rounds = kind.math != F32Math::exact || size_of(kind.dtype) == 2;
   if (cell == Cell::rnn_relu && rounds) return;
-  Context context = context_of(kind);
   const auto check = [&](const RecurrentProblem& p) {
     const Upstream by(p);
-    INFO(name_of(kind) << " " << name_of(cell) << " H " << hidden << " P " << p.shape.projection);
-    const double share = error(p, by, run(context, p, by)) / allowed(p);
-    CHECK(share <= 1.0);
-    CHECK(share > 0.0);
+    for (const char* const algorithm : {"", "step"}) {
+      if (!rounds && *algorithm != 0) continue;  // there is no other
+      Context context = context_of(kind, algorithm);
+      INFO(name_of(kind) << " " << name_of(cell) << " H " << hidden << " P " << p.shape.projection
+                         << " " << algorithm);
+      const double share = error(p, by, run(context, p, by)) / allowed(p);
+      CHECK(share <= 1.0);
+      CHECK(share > 0.0);
+    }
   };
   // More rows than a block takes, or fewer.
   const std::int64_t batch = hidden == 8 ? 19 : 13;
@@ -839,10 +844,18 @@ TEST_CASE("a backward names what does not fit") {
 }
 
 TEST_CASE("a backward says how it will run") {
-  Context context;
   const PackedLayoutPtr layout = PackedLayout::make({2, 1});
-  const std::string said =
-      kernels::explain_recurrent_backward(context, {Cell::gru, 3, 4, 0, Dtype::f32}, *layout, 1);
-  CHECK_THAT(said, Contains("GRU f32") && Contains("backward"));
-  CHECK_THAT(said, Contains(on_gpu() ? "one fused kernel per step" : "on the CPU"));
+  const auto said = [&](const kernels::RecurrentShape& shape, const std::string& algorithm) {
+    Context context = context_of({shape.dtype}, algorithm);
+    return kernels::explain_recurrent_backward(context, shape, *layout, 1);
+  };
+  const std::string exact = said({Cell::gru, 3, 4, 0, Dtype::f32}, "");
+  CHECK_THAT(exact, Contains("GRU f32") && Contains("backward"));
+  CHECK_THAT(exact, Contains(on_gpu() ? "step: one fused kernel per step" : "on the CPU"));
+  if (!on_gpu()) return;
+  const kernels::RecurrentShape narrow{Cell::gru, 3, 4, 0, Dtype::bf16};
+  CHECK_THAT(said(narrow, ""), Contains("backward persistent: 1 group"));
+  CHECK_THAT(said(narrow, "step"), Contains("step: one fused kernel per step; persistent: not"));
+  CHECK_THAT(said({Cell::lstm, 3, 4, 2, Dtype::bf16}, ""),
+             Contains("two fused kernels per step") && Contains("projection"));
 }

@@ -33,6 +33,7 @@ class Fault:
 
 EXACT = "[#exact_recurrent_test],[#linear_test]"
 BACK = "[#recurrent_backward_test]"
+BACKWARD = "[#persistent_backward_test]"
 
 FAULTS = [
     # The exact path.
@@ -152,7 +153,7 @@ FAULTS = [
     Fault("units that fill up keep what was there", "uninitialised memory", "step_backward.cu",
           "if (a.phase == Phase::cell && unit < panels.units) back.fill(row, unit);", "", BACK),
     Fault("h before a row that joins", "wrong batch size", "recurrent_gates.cu",
-          "row < layout.batch_sizes[from])", "row <= layout.batch_sizes[from])", BACK),
+          "row < layout.batch_sizes[earlier])", "row <= layout.batch_sizes[earlier])", BACK),
     Fault("gates of transposed weights rotated", "wrong index", "pack_panels.cu",
           "(part + 2) % 3 : part", "(part + 1) % 3 : part", BACK),
     Fault("a vector of four moved twice", "wrong index", "pack.cu",
@@ -170,6 +171,31 @@ FAULTS = [
           "    std::swap(from, to);\n", "", "[#layout_test]"),
     Fault("the last elements converted as a whole vector", "wrong bound", "elementwise.cu",
           "if (aligned && i + kEach <= count)", "if (aligned)", "[#elementwise_test]"),
+    # The way back through the recurrence on tensor cores.
+    Fault("dgates taken as they are found", "missing poll", "polling.cuh",
+          "missing |= incomplete(state[chunk]);", "missing |= false;", BACKWARD),
+    Fault("only the first word of four is waited for", "missing poll", "fragments.cuh",
+          "missing |= v.x == kNothing || v.y == kNothing || v.z == kNothing || v.w == kNothing;",
+          "missing |= v.x == kNothing;", BACKWARD),
+    Fault("dgates are not emptied", "stale buffer", "persistent_backward.cu",
+          "U32x4{kNothing, kNothing, kNothing, kNothing}", "U32x4{0, 0, 0, 0}", BACKWARD),
+    Fault("sums of the warps added too early on the way back", "missing barrier",
+          "persistent_backward_kernel.cuh", "they are here too.\n        __syncthreads();", "they are here too.",
+          BACKWARD),
+    Fault("one buffer of sums on the way back", "stale buffer", "persistent_backward_kernel.cuh", "buffer ^= 1;", "",
+          BACKWARD),
+    Fault("the way back walks in the forward's order", "wrong index", "persistent_backward_kernel.cuh",
+          "ChunkWalk walk(run, !direction.reverse, first", "ChunkWalk walk(run, direction.reverse, first", BACKWARD),
+    Fault("c before the step is that of the step after", "wrong index", "persistent_backward_kernel.cuh",
+          "before = cells[earlier * run.hidden + unit];", "before = cells[at];", BACKWARD),
+    Fault("a row that joins keeps the dc of another", "stale buffer", "persistent_backward_kernel.cuh",
+          "            carry = 0;\n", "", BACKWARD),
+    Fault("rows that leave are multiplied no more", "wrong batch size", "persistent_backward_kernel.cuh",
+          "max(rows, waiting) : rows", "rows : rows", BACKWARD),
+    Fault("a pair of dgates in the wrong order", "wrong index", "persistent_backward_kernel.cuh",
+          "else if (unit % 2 == 0)", "else if (unit % 2 == 1)", BACKWARD),
+    Fault("what goes past a GRU's products is lost", "dropped case", "persistent_backward_kernel.cuh",
+          "          if (run.cell == Cell::gru) dh += carry;\n", "", BACKWARD),
     # Layers at the same time: an event that is missing between two streams.
     Fault("a layer does not wait for the one below", "missing event", "wavefront.cpp",
           "if (l > 0) line.lane.wait_for(lines[l - 1].lane);", "", "[#stack_test]"),
