@@ -1,7 +1,10 @@
 // Elements as they are stored and as they are computed with, for kernels of every dtype.
 #pragma once
 
+#include <type_traits>
+
 #include "packrnn/kernels/cuda/device.cuh"
+#include "packrnn/runtime/dtype.hpp"
 
 namespace packrnn::kernels::cuda {
 
@@ -29,6 +32,21 @@ PACKRNN_DEVICE T stored(Sum<T> value) {
     return from_float<T>(value);
   else
     return value;
+}
+
+/// Calls body(std::type_identity<T>) for a floating dtype; others were refused before.
+template <class Body>
+void with_floating(Dtype dtype, Body&& body) {
+  switch (dtype) {
+    case Dtype::f64:
+      return body(std::type_identity<double>{});
+    case Dtype::f16:
+      return body(std::type_identity<F16>{});
+    case Dtype::bf16:
+      return body(std::type_identity<Bf16>{});
+    default:
+      return body(std::type_identity<float>{});
+  }
 }
 
 }  // namespace packrnn::kernels::cuda
