@@ -160,8 +160,8 @@ FAULTS = [
     # The way back, beside recurrent layers.
     Fault("a slab of a gradient read without a barrier", "missing barrier", "gradient_product.cu",
           "    __syncthreads();\n    if (row + Tile::kSlab", "    if (row + Tile::kSlab", "[#gradient_product_test]"),
-    Fault("rows of the next part", "wrong bound", "gradient_product.cu",
-          "a_next[i] = row + r < end &&", "a_next[i] = row + r < p.rows &&", "[#gradient_product_test]"),
+    Fault("every part begins with the first slab", "wrong index", "gradient_product.cu",
+          "  fetch(begin);\n", "  fetch(0);\n", "[#gradient_product_test]"),
     Fault("the last parts are not added", "wrong bound", "gradient_product.cu",
           "    for (; part < count; ++part) sum += parts[part * size + i];\n", "", "[#gradient_product_test]"),
     Fault("warps' column sums added too early", "missing barrier", "gradient_product.cu",
