@@ -77,7 +77,7 @@ struct ReserveMap {
 
 /// Calls body with a part of the packed weights as what it is stored as.
 template <class T, class Body>
-HWY_INLINE void with_stored(const RecurrentShape& s, T* part, Body&& body) {
+HWY_INLINE void with_floating(const RecurrentShape& s, T* part, Body&& body) {
   if constexpr (std::is_same_v<std::remove_const_t<T>, float>) {
     const auto as = [&]<class W>(std::type_identity<W>) {
       body(reinterpret_cast<std::conditional_t<std::is_const_v<T>, const W, W>*>(part));
@@ -103,10 +103,10 @@ void pack(const RecurrentShape& s, const RecurrentWeights& w, T* panels) {
       return row < 0 ? nullptr : data + row * k;
     };
   };
-  with_stored(s, panels, [&](auto* out) {
+  with_floating(s, panels, [&](auto* out) {
     fill_panels<kWidth<kCell>, T>(map.columns, s.input, rows_of(w.w_ih, s.input), out);
   });
-  with_stored(s, panels + map.recurrent, [&](auto* out) {
+  with_floating(s, panels + map.recurrent, [&](auto* out) {
     fill_panels<kWidth<kCell>, T>(map.columns, s.state(), rows_of(w.w_hh, s.state()), out);
   });
   for (std::int64_t c = 0; c < map.columns; ++c) {
@@ -121,7 +121,7 @@ void pack(const RecurrentShape& s, const RecurrentWeights& w, T* panels) {
       panels[map.bias_n + u] =
           u < s.hidden && w.b_hh.defined() ? w.b_hh.data<T>()[2 * s.hidden + u] : T{0};
   if (s.projection > 0)
-    with_stored(s, panels + map.projection, [&](auto* out) {
+    with_floating(s, panels + map.projection, [&](auto* out) {
       fill_panels<kProjectionWidth, T>(
           round_up(s.projection, kProjectionWidth * kLanes<T>), s.hidden,
           [&](std::int64_t c) {

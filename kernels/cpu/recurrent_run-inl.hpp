@@ -73,7 +73,7 @@ struct Step {
 template <int kW, int kFirst, int kCount, class T>
 HWY_INLINE void product(const Job<T>& job, std::int64_t part, std::int64_t p, std::int64_t rows,
                         std::int64_t k_count, Rows<const T> a, Rows<const T> init, Rows<T> out) {
-  with_stored(job.shape, job.panels + part, [&]<class W>(const W* panels) {
+  with_floating(job.shape, job.panels + part, [&]<class W>(const W* panels) {
     panel_product<kW, kFirst, kCount>(rows, k_count, a,
                                       panels + p * panel_elements<kW, T, W>(k_count), init, out);
   });
