@@ -120,8 +120,9 @@ double Optimizer::gradient_norm(Context& context) {
   for (std::int64_t k = 0; k < std::ssize(sets_); ++k)
     if (Set& set = sets_[static_cast<std::size_t>(k)]; set.takes_part())
       kernels::squared_norm(context, set.parameters.gradients(), squares.span().rows(k, k + 1));
+  const Tensor on_host = context.to_host(squares);
   double sum = 0.0;
-  for (const double square : context.to_host(squares).values<double>()) sum += square;
+  for (const double square : on_host.values<double>()) sum += square;
   return std::sqrt(sum);
 }
 

@@ -113,8 +113,8 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-// scratch [blocks, 2, states]. Told of two blocks per multiprocessor, as the next kernel: left alone,
-// ptxas saves registers by spilling some.
+// scratch [blocks, 2, states]. Told of two blocks per multiprocessor, as the next kernel: left
+// alone, ptxas saves registers by spilling some.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads, 2)
     ctc_kernel(CtcBatch batch, const double* log_sum_exps, double* scratch, double* losses) {
