@@ -1,9 +1,14 @@
-// The arithmetic of optimizers over flat arrays of parameters' values and of their gradients: f32
-// or f64, the same in all arguments of a call. Elementwise, except for the norm, whose order of
-// summation is fixed: the same bits on any number of threads (contract C1).
+// The arithmetic of optimizers over flat arrays of parameters' values and of their gradients, on
+// the CPU and on a GPU. Elementwise, and then with the same bits on both, except for the norm,
+// whose order of summation is fixed: the same bits on any number of threads (contract C1), or on
+// any GPU.
 //
-// All throw InvalidArgument on a shape or dtype that does not fit the values', and Unsupported on a
-// GPU and for 16-bit dtypes. No two arguments may overlap.
+// Steps are taken in f32 or f64, the same in all arguments but `rounded`. Parameters of 16 bits
+// have a copy in f32 (the master) that takes the steps as `values`, and are themselves `rounded`:
+// f16 or bf16, of the values' shape, assigned the new values, rounded to nearest once. An element
+// that is not the rounded value before the step was assigned by somebody else, and takes the
+// value's place. Nothing waits for a GPU. All throw InvalidArgument on a shape, dtype or device
+// that does not fit, and Unsupported for other dtypes. No two arguments may overlap.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +38,7 @@ struct SgdStep {
 /// PyTorch's form), x - learning_rate (g + momentum b'). The velocity is zero at first, and may be
 /// left out when momentum is 0.
 void sgd(Context& context, const SgdStep& step, const TensorSpan& values,
-         const TensorView& gradients, const TensorSpan& velocity);
+         const TensorView& gradients, const TensorSpan& velocity, const TensorSpan& rounded = {});
 
 struct AdamStep {
   double learning_rate = 0.0;
@@ -46,10 +51,12 @@ struct AdamStep {
 /// m' = beta1 m + (1 - beta1) g and v' = beta2 v + (1 - beta2) g^2, zero at first; values
 /// x' = x - learning_rate / (1 - beta1^number) m' / (sqrt(v' / (1 - beta2^number)) + eps).
 void adam(Context& context, const AdamStep& step, const TensorSpan& values,
-          const TensorView& gradients, const TensorSpan& first, const TensorSpan& second);
+          const TensorView& gradients, const TensorSpan& first, const TensorSpan& second,
+          const TensorSpan& rounded = {});
 
-/// Sum of squares, in double: not finite if an element is not. (A f64 beyond 1e154 overflows too.)
-double squared_norm(Context& context, const TensorView& values);
+/// Assigns result f64, one element: the sum of squares, in double. Not finite if an element is not.
+/// (A f64 beyond 1e154 overflows too.) f32 or f64; on a GPU also f16 and bf16, as in the following.
+void squared_norm(Context& context, const TensorView& values, const TensorSpan& result);
 
 /// values *= factor.
 void scale(Context& context, double factor, const TensorSpan& values);

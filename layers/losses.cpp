@@ -1,8 +1,7 @@
 #include "packrnn/layers/losses.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -10,7 +9,9 @@
 #include <vector>
 
 #include "packrnn/kernels/ctc.hpp"
+#include "packrnn/kernels/elementwise.hpp"
 #include "packrnn/kernels/loss.hpp"
+#include "packrnn/kernels/loss_reduction.hpp"
 #include "packrnn/layers/arguments.hpp"
 #include "packrnn/runtime/expects.hpp"
 
@@ -21,80 +22,58 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // ---- reductions ---------------------------------------------------------------------------------
 
-// Every reduction is linear in the losses of the rows: each is multiplied by the scale of its group
-// and added, in order of rows, to an element of the result.
+// How the losses of rows become the result, which is linear (kernels/loss_reduction.hpp).
 struct Reduction {
-  Shape shape;                      // of the result
-  std::vector<std::int64_t> group;  // of each row; empty: all rows are group 0
-  std::vector<double> scale;        // of each group
+  kernels::Collect collect = kernels::Collect::all;
+  Shape shape;             // of the result
+  PackedLayoutPtr layout;  // null: none is needed
+  Tensor scales;           // f64 [rows]
 
-  double scale_of(std::int64_t row) const { return scale[group.empty() ? 0 : at(group[at(row)])]; }
-  std::size_t element_of(std::int64_t row) const {
-    if (shape.rank() == 0) return 0;
-    return at(group.empty() ? row : group[at(row)]);
+  Tensor of(Context& context, const TensorView& losses, Dtype dtype) const {
+    Tensor result = context.empty(shape, dtype);
+    kernels::collect_losses(context, collect, layout.get(), losses, scales, result);
+    return result;
+  }
+  // f64 [rows]: d total / d row's loss, given that of the result.
+  Tensor backward(Context& context, const TensorView& gradient) const {
+    Tensor result = context.empty(scales.shape(), Dtype::f64);
+    kernels::collect_losses_backward(context, collect, layout.get(), gradient, scales, result);
+    return result;
   }
 };
 
-double inverse(double weight) { return weight > 0 ? 1 / weight : 0; }
-
-// Of rows that count `weight` each; `unreduced` is the shape of all their losses.
-Reduction per_row(LossReduction how, const Shape& unreduced, const std::vector<double>& weight) {
-  if (how == LossReduction::none) return {unreduced, {}, {1.0}};
-  if (how == LossReduction::sum) return {{}, {}, {1.0}};
-  double total = 0;
-  for (const double w : weight) total += w;
-  return {{}, {}, {inverse(total)}};
-}
-
-// Of packed rows: each sequence is averaged.
-Reduction per_sequence(LossReduction how, const PackedLayout& layout,
-                       const std::vector<double>& weight) {
-  Reduction result{how == LossReduction::none ? Shape{layout.batch()} : Shape{},
-                   std::vector<std::int64_t>(weight.size()),
-                   std::vector<double>(at(layout.batch()))};
-  double counted = 0;
-  for (std::int64_t n = 0; n < layout.batch(); ++n) {
-    double total = 0;
-    for (std::int64_t t = 0; t < layout.lengths()[at(n)]; ++t) {
-      const std::int64_t row = layout.row(n, t);
-      result.group[at(row)] = n;
-      total += weight[at(row)];
+// Of rows that weigh so much each; `unreduced` is the shape of all their losses. A packed loss has
+// a layout, and averages per token or per sequence. Per token a layout is only needed where its
+// host does not know how many rows there are.
+Reduction reduction_of(Context& context, LossReduction how, const Shape& unreduced,
+                       const TensorView& weights, PackedLayoutPtr layout, Per per) {
+  const bool mean = how == LossReduction::mean;
+  Reduction result;
+  kernels::Average average = mean ? kernels::Average::rows : kernels::Average::none;
+  if (layout != nullptr && per == Per::sequence) {
+    average = mean ? kernels::Average::sequences : kernels::Average::sequence;
+    if (how == LossReduction::none) {
+      result.collect = kernels::Collect::sequences;
+      result.shape = {layout->batch()};
     }
-    result.scale[at(n)] = inverse(total);
-    if (total > 0) counted += 1;
+  } else if (how == LossReduction::none) {
+    result.collect = kernels::Collect::rows;
+    result.shape = unreduced;
   }
-  if (how == LossReduction::mean)
-    for (double& scale : result.scale) scale *= inverse(counted);
+  if (layout != nullptr && (per == Per::sequence || !layout->known()))
+    result.layout = std::move(layout);
+  result.scales = context.empty(weights.shape(), Dtype::f64);
+  kernels::loss_scales(context, average, weights, result.layout.get(), result.scales);
   return result;
 }
 
-// What a scale of 0 leaves out may be anything, NaN too.
-Tensor reduce(const Reduction& reduction, const Tensor& losses, Dtype dtype) {
-  Tensor sums = Tensor::zeros(reduction.shape, Dtype::f64);
-  const auto values = losses.values<double>();
-  for (std::int64_t row = 0; row < losses.elements(); ++row)
-    if (const double scale = reduction.scale_of(row); scale != 0)
-      sums.values<double>()[reduction.element_of(row)] += scale * values[at(row)];
-  return convert(sums, dtype);
-}
-
-// f64 [rows]: d total / d row's loss, given that of the result.
-Tensor scales_of(const Reduction& reduction, const TensorView& upstream, std::int64_t rows) {
-  const Tensor gradient = convert(upstream, Dtype::f64);
-  Tensor result = Tensor::zeros({rows}, Dtype::f64);
-  for (std::int64_t row = 0; row < rows; ++row)
-    if (const double scale = reduction.scale_of(row); scale != 0)
-      result.values<double>()[at(row)] =
-          scale * gradient.values<double>()[reduction.element_of(row)];
-  return result;
-}
+// Losses of 16-bit inputs are f32.
+Dtype result_dtype(Dtype input) { return input == Dtype::f64 ? Dtype::f64 : Dtype::f32; }
 
 // ---- arguments ----------------------------------------------------------------------------------
 
 void expects_input(std::string_view loss, std::string_view name, const Variable& input,
                    const Context& context) {
-  if (context.device() != Device::cpu())
-    throw Unsupported(fmt::format("{}: not on a GPU yet", loss));
   expects(input.defined(), "{} is not defined", name);
   expects_on_device(name, input.value(), context);
   expects_computable(loss, input.dtype(), context);
@@ -105,23 +84,26 @@ void expects_same_rows(std::string_view name, const PackedVariable& input,
   expects(input.defined(), "the packed variable is not defined");
   expects(target.defined(), "{} is not defined", name);
   const PackedLayout &a = *input.layout, &b = target.layout();
-  expects(same_rows(a, b), "{} has lengths {} in sorted order {}, expected {} in {}", name,
+  if (same_rows(a, b)) return;  // what the message says of a layout may be on a device only
+  expects(false, "{} has lengths {} in sorted order {}, expected {} in {}", name,
           fmt::join(b.lengths(), " "), fmt::join(b.sorted_indices(), " "),
           fmt::join(a.lengths(), " "), fmt::join(a.sorted_indices(), " "));
 }
 
 // A copy of class indices as i64.
-Tensor indices_of(const TensorView& targets, const Context& context) {
+Tensor indices_of(Context& context, const TensorView& targets) {
   expects(targets.defined(), "targets is not defined");
   expects(targets.dtype() == Dtype::i32 || targets.dtype() == Dtype::i64,
           "targets has dtype {}, expected i32 or i64", targets.dtype());
   expects_on_device("targets", targets, context);
-  return convert(targets, Dtype::i64);
+  Tensor result = context.empty(targets.shape(), Dtype::i64);
+  kernels::widen_indices(context, targets, result);
+  return result;
 }
 
 // A copy as f64 of weights that may be left out, of the shape of the input's last dimensions.
-Tensor weights_of(std::string_view name, const TensorView& weights, const Shape& input,
-                  const Context& context) {
+Tensor weights_of(Context& context, std::string_view name, const TensorView& weights,
+                  const Shape& input) {
   if (!weights.defined()) return {};
   expects(is_floating(weights.dtype()), "{} has dtype {}, expected a floating dtype", name,
           weights.dtype());
@@ -130,7 +112,9 @@ Tensor weights_of(std::string_view name, const TensorView& weights, const Shape&
           "{} has shape {}, expected that of the last dimensions of {}", name, weights.shape(),
           input);
   expects_on_device(name, weights, context);
-  return convert(weights, Dtype::f64);
+  Tensor result = context.empty(weights.shape(), Dtype::f64);
+  kernels::convert_elements(context, weights, result);
+  return result;
 }
 
 // ---- cross entropy ------------------------------------------------------------------------------
@@ -141,51 +125,37 @@ struct CrossEntropyState {
   Reduction reduction;
 };
 
-// `layout`: of packed logits whose sequences are averaged; else null.
+// `layout`: of packed logits, else null.
 Variable cross_entropy_of(Tape& tape, const Variable& logits, const TensorView& targets,
-                          const CrossEntropyOptions& options, const PackedLayout* layout) {
+                          const CrossEntropyOptions& options, PackedLayoutPtr layout, Per per) {
   Context& context = tape.context();
   expects_input("cross_entropy", "logits", logits, context);
   expects(logits.shape().rank() == 2 && logits.size(1) >= 1,
           "logits has shape {}, expected [M, C] with one class or more", logits.shape());
   auto state = std::make_shared<CrossEntropyState>();
-  state->targets = indices_of(targets, context);
+  state->targets = indices_of(context, targets);
   if (options.class_weights.defined())
     expects(options.class_weights.shape() == logits.shape().from(1),
             "class_weights has shape {}, expected {}", options.class_weights.shape(),
             logits.shape().from(1));
   state->class_weights =
-      weights_of("class_weights", options.class_weights, logits.shape(), context);
-  for (std::int64_t c = 0; c < state->class_weights.elements(); ++c) {
-    const double weight = state->class_weights.values<double>()[at(c)];
-    expects(weight >= 0 && std::isfinite(weight),
-            "class_weights[{}] is {}, expected 0 or more, and finite", c, weight);
-  }
+      weights_of(context, "class_weights", options.class_weights, logits.shape());
   state->terms = {state->class_weights, options.ignore_index, options.label_smoothing};
-  const std::int64_t rows = logits.size(0);
-  state->log_sum_exp = Tensor::empty({rows}, Dtype::f64);
-  Tensor losses = Tensor::empty({rows}, Dtype::f64);
+  const Shape rows{logits.size(0)};
+  state->log_sum_exp = context.empty(rows, Dtype::f64);
+  Tensor losses = context.empty(rows, Dtype::f64), weights = context.empty(rows, Dtype::f64);
   kernels::cross_entropy(context, state->terms, logits.value(), state->targets, state->log_sum_exp,
-                         losses);
-
-  std::vector<double> weight(at(rows), 1.0);
-  for (std::int64_t m = 0; m < rows; ++m) {
-    const std::int64_t y = state->targets.values<std::int64_t>()[at(m)];
-    if (y == options.ignore_index)
-      weight[at(m)] = 0;
-    else if (state->class_weights.defined())
-      weight[at(m)] = state->class_weights.values<double>()[at(y)];
-  }
-  state->reduction = layout != nullptr ? per_sequence(options.reduction, *layout, weight)
-                                       : per_row(options.reduction, {rows}, weight);
-  Variable result =
-      tape.result(reduce(state->reduction, losses, logits.dtype()), logits.needs_gradient());
+                         losses, weights);
+  state->reduction =
+      reduction_of(context, options.reduction, rows, weights, std::move(layout), per);
+  Variable result = tape.result(state->reduction.of(context, losses, result_dtype(logits.dtype())),
+                                logits.needs_gradient());
   if (result.needs_gradient())
     tape.record([state, value = logits.value_ptr(), into = logits.gradient_ptr(),
                  from = result.gradient_ptr()](Context& then) {
       const Tensor upstream = from->take(then);
       if (!upstream.defined()) return;
-      const Tensor scales = scales_of(state->reduction, upstream, value->size(0));
+      const Tensor scales = state->reduction.backward(then, upstream);
       Tensor gradient = then.empty(value->shape(), value->dtype());
       kernels::cross_entropy_backward(then, state->terms, *value, state->targets,
                                       state->log_sum_exp, scales, gradient);
@@ -200,7 +170,6 @@ struct ElementState {
   Tensor target, weight, pos_weight;
   kernels::ElementTerms terms;
   Reduction reduction;
-  std::int64_t rows = 0;
 };
 
 struct ElementArguments {
@@ -219,7 +188,7 @@ ElementArguments binary_cross_entropy(const BceOptions& options) {
 }
 
 Variable elements_of(Tape& tape, const Variable& input, const TensorView& target,
-                     const ElementArguments& arguments, const PackedLayout* layout) {
+                     const ElementArguments& arguments, PackedLayoutPtr layout, Per per) {
   const BceOptions& options = arguments.options;
   Context& context = tape.context();
   expects_input(arguments.loss, arguments.input_name, input, context);
@@ -228,29 +197,32 @@ Variable elements_of(Tape& tape, const Variable& input, const TensorView& target
           target.dtype(), input.shape(), input.dtype());
   expects_on_device(arguments.target_name, target, context);
   auto state = std::make_shared<ElementState>();
-  state->target = Tensor::copy_of(target);
-  state->weight = weights_of("weight", options.weight, input.shape(), context);
-  state->pos_weight = weights_of("pos_weight", options.pos_weight, input.shape(), context);
+  state->target = context.empty(target.shape(), target.dtype());
+  context.copy(target, state->target);
+  state->weight = weights_of(context, "weight", options.weight, input.shape());
+  state->pos_weight = weights_of(context, "pos_weight", options.pos_weight, input.shape());
   state->terms = {arguments.kind, state->weight, state->pos_weight};
   // Single elements, or sums over a step where those are all that is asked for.
+  const bool by_sequence = layout != nullptr && per == Per::sequence;
+  const bool single = !by_sequence && options.reduction == LossReduction::none;
   const std::int64_t elements = input.shape().elements();
-  const bool single = layout == nullptr && options.reduction == LossReduction::none;
-  state->rows = single || input.shape().rank() == 0 ? elements : input.size(0);
-  const double each =
-      state->rows == 0 ? 0 : static_cast<double>(elements) / static_cast<double>(state->rows);
-  const std::vector<double> weight(at(state->rows), each);
-  state->reduction = layout != nullptr ? per_sequence(options.reduction, *layout, weight)
-                                       : per_row(options.reduction, input.shape(), weight);
-  Tensor losses = Tensor::empty({state->rows}, Dtype::f64);
+  const Shape rows{single || input.shape().rank() == 0 ? elements : input.size(0)};
+  Tensor weights = context.empty(rows, Dtype::f64), losses = context.empty(rows, Dtype::f64);
+  if (rows.elements() > 0)
+    kernels::fill(context, static_cast<double>(elements) / static_cast<double>(rows.elements()),
+                  weights);
+  if (single) layout = nullptr;  // elements are no rows
+  state->reduction =
+      reduction_of(context, options.reduction, input.shape(), weights, std::move(layout), per);
   kernels::element_losses(context, state->terms, input.value(), state->target, losses);
-  Variable result =
-      tape.result(reduce(state->reduction, losses, input.dtype()), input.needs_gradient());
+  Variable result = tape.result(state->reduction.of(context, losses, result_dtype(input.dtype())),
+                                input.needs_gradient());
   if (result.needs_gradient())
     tape.record([state, value = input.value_ptr(), into = input.gradient_ptr(),
                  from = result.gradient_ptr()](Context& then) {
       const Tensor upstream = from->take(then);
       if (!upstream.defined()) return;
-      const Tensor scales = scales_of(state->reduction, upstream, state->rows);
+      const Tensor scales = state->reduction.backward(then, upstream);
       Tensor gradient = then.empty(value->shape(), value->dtype());
       kernels::element_losses_backward(then, state->terms, *value, state->target, scales, gradient);
       into->add(then, std::move(gradient));
@@ -267,19 +239,25 @@ struct CtcState {
   Reduction reduction;
   std::int64_t blank = 0;
 
-  kernels::CtcLabels labels() const { return {targets.values<std::int64_t>(), begins, blank}; }
+  kernels::CtcLabels labels() const { return {targets, begins, blank}; }
 };
 
 // Of losses [N] with targets of these lengths.
-Reduction per_target(LossReduction how, std::span<const std::int64_t> target_lengths) {
-  const auto count = static_cast<std::int64_t>(target_lengths.size());
-  if (how != LossReduction::mean) return per_row(how, {count}, {});
-  Reduction result;
-  for (std::int64_t n = 0; n < count; ++n) {
-    const std::int64_t length = std::max<std::int64_t>(1, target_lengths[at(n)]);
-    result.group.push_back(n);
-    result.scale.push_back(1 / (static_cast<double>(length) * static_cast<double>(count)));
+Reduction per_target(Context& context, LossReduction how,
+                     std::span<const std::int64_t> target_lengths) {
+  const Shape shape{std::ssize(target_lengths)};
+  std::vector<double> scales;
+  for (const std::int64_t length : target_lengths) {
+    const double share = static_cast<double>(std::max<std::int64_t>(1, length)) *
+                         static_cast<double>(target_lengths.size());
+    scales.push_back(how == LossReduction::mean ? 1 / share : 1.0);
   }
+  Reduction result;
+  if (how == LossReduction::none) {
+    result.collect = kernels::Collect::rows;
+    result.shape = shape;
+  }
+  result.scales = context.to_device(TensorView(scales.data(), shape));
   return result;
 }
 
@@ -287,38 +265,36 @@ Reduction per_target(LossReduction how, std::span<const std::int64_t> target_len
 
 Variable cross_entropy(Tape& tape, const Variable& logits, const TensorView& targets,
                        const CrossEntropyOptions& options) {
-  return cross_entropy_of(tape, logits, targets, options, nullptr);
+  return cross_entropy_of(tape, logits, targets, options, nullptr, Per::token);
 }
 
 Variable cross_entropy(Tape& tape, const PackedVariable& logits, const PackedSequence& targets,
                        const CrossEntropyOptions& options, Per per) {
   expects_same_rows("targets", logits, targets);
-  return cross_entropy_of(tape, logits.data, targets.data(), options,
-                          per == Per::sequence ? logits.layout.get() : nullptr);
+  return cross_entropy_of(tape, logits.data, targets.data(), options, logits.layout, per);
 }
 
 Variable mse_loss(Tape& tape, const Variable& input, const TensorView& target,
                   LossReduction reduction) {
-  return elements_of(tape, input, target, squared_error(reduction), nullptr);
+  return elements_of(tape, input, target, squared_error(reduction), nullptr, Per::token);
 }
 
 Variable mse_loss(Tape& tape, const PackedVariable& input, const PackedSequence& target,
                   LossReduction reduction, Per per) {
   expects_same_rows("target", input, target);
-  return elements_of(tape, input.data, target.data(), squared_error(reduction),
-                     per == Per::sequence ? input.layout.get() : nullptr);
+  return elements_of(tape, input.data, target.data(), squared_error(reduction), input.layout, per);
 }
 
 Variable bce_with_logits(Tape& tape, const Variable& logits, const TensorView& targets,
                          const BceOptions& options) {
-  return elements_of(tape, logits, targets, binary_cross_entropy(options), nullptr);
+  return elements_of(tape, logits, targets, binary_cross_entropy(options), nullptr, Per::token);
 }
 
 Variable bce_with_logits(Tape& tape, const PackedVariable& logits, const PackedSequence& targets,
                          const BceOptions& options, Per per) {
   expects_same_rows("targets", logits, targets);
   return elements_of(tape, logits.data, targets.data(), binary_cross_entropy(options),
-                     per == Per::sequence ? logits.layout.get() : nullptr);
+                     logits.layout, per);
 }
 
 Variable ctc_loss(Tape& tape, const PackedVariable& logits, const TensorView& targets,
@@ -329,7 +305,7 @@ Variable ctc_loss(Tape& tape, const PackedVariable& logits, const TensorView& ta
   auto state = std::make_shared<CtcState>();
   state->layout = logits.layout;
   state->blank = options.blank;
-  state->targets = indices_of(targets, context);
+  state->targets = indices_of(context, targets);
   expects(target_lengths.count() == logits.layout->batch(),
           "target_lengths has {} entries, expected {}, one for each sequence",
           target_lengths.count(), logits.layout->batch());
@@ -343,23 +319,23 @@ Variable ctc_loss(Tape& tape, const PackedVariable& logits, const TensorView& ta
   }
   expects(targets.shape() == Shape{state->begins.back()}, "targets has shape {}, expected {}",
           targets.shape(), Shape{state->begins.back()});
-  state->reduction = per_target(options.reduction, target_lengths.values());
-  state->log_sum_exp = Tensor::empty({logits.layout->total()}, Dtype::f64);
-  state->losses = Tensor::empty({target_lengths.count()}, Dtype::f64);
+  state->log_sum_exp = context.empty({logits.layout->total()}, Dtype::f64);
+  state->losses = context.empty({target_lengths.count()}, Dtype::f64);
   kernels::ctc(context, logits.data.value(), *state->layout, state->labels(), state->log_sum_exp,
                state->losses);
 
-  Tensor shown = state->losses.clone();
+  state->reduction = per_target(context, options.reduction, target_lengths.values());
   if (options.zero_infinity)
-    std::ranges::replace(shown.values<double>(), std::numeric_limits<double>::infinity(), 0.0);
-  Variable result = tape.result(reduce(state->reduction, shown, logits.data.dtype()),
-                                logits.data.needs_gradient());
+    kernels::leave_out_infinite(context, state->losses, state->reduction.scales);
+  Variable result =
+      tape.result(state->reduction.of(context, state->losses, result_dtype(logits.data.dtype())),
+                  logits.data.needs_gradient());
   if (result.needs_gradient())
     tape.record([state, value = logits.data.value_ptr(), into = logits.data.gradient_ptr(),
                  from = result.gradient_ptr()](Context& then) {
       const Tensor upstream = from->take(then);
       if (!upstream.defined()) return;
-      const Tensor scales = scales_of(state->reduction, upstream, state->layout->batch());
+      const Tensor scales = state->reduction.backward(then, upstream);
       Tensor gradient = then.empty(value->shape(), value->dtype());
       kernels::ctc_backward(then, *value, *state->layout, state->labels(), state->log_sum_exp,
                             state->losses, scales, gradient);
@@ -369,11 +345,10 @@ Variable ctc_loss(Tape& tape, const PackedVariable& logits, const TensorView& ta
 }
 
 Tensor argmax(Context& context, const TensorView& rows) {
-  if (context.device() != Device::cpu()) throw Unsupported("argmax: not on a GPU yet");
   expects(rows.defined() && rows.shape().rank() == 2, "rows has shape {}, expected [M, C]",
           rows.shape());
   expects_on_device("rows", rows, context);
-  Tensor result = Tensor::empty({rows.size(0)}, Dtype::i64);
+  Tensor result = context.empty({rows.size(0)}, Dtype::i64);
   kernels::argmax(context, rows, result);
   return result;
 }

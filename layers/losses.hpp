@@ -3,11 +3,17 @@
 //   Variable loss = cross_entropy(tape, scores, targets, {.label_smoothing = 0.1});
 //   tape.backward(loss);
 //
-// On the CPU, in f32 and f64 (on a GPU: Unsupported). Each row's loss is computed in double from
-// that row alone, and sums are in double in a fixed order: the bits do not depend on the number of
-// threads, and those of a sequence's own loss not on its batch. Results have the dtype of the
-// input. Targets and weights have no gradient and are copied. Wrong shapes, dtypes and target
-// values throw InvalidArgument, naming position, value and range, before anything is computed.
+// In f32 and f64, on a GPU also in f16 and bf16. Each row's loss is computed in double from that
+// row alone, and sums and counts are in double in a fixed order: the bits do not depend on the
+// number of threads, and those of a sequence's own loss not on its batch. Results have the dtype of
+// the input, those of 16-bit inputs are f32; gradients have the dtype of the input. Targets and
+// weights have no gradient and are copied. Wrong shapes, dtypes and target values throw
+// InvalidArgument, naming position, value and range, before anything is computed.
+//
+// With a context on a GPU everything is there, targets and weights too, and nothing waits: the loss
+// stays there until the caller brings it to the host. So the host does not see what targets and
+// weights say: a value out of range makes its row's loss and gradient NaN, and what waits for the
+// context next, such as Optimizer::step() before it changes anything, throws the InvalidArgument.
 #pragma once
 
 #include <cstdint>

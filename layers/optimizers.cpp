@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "packrnn/kernels/optimizer.hpp"
@@ -21,6 +22,12 @@ void expects_fraction(std::string_view name, double value) {
 
 Tensor scalar(double value) { return Tensor::from({value}, Shape{}); }
 Tensor scalar(std::int64_t value) { return Tensor::from({value}, Shape{}); }
+
+void expects_at(const Parameters& parameters, const Context& context) {
+  expects(parameters.device() == context.device(),
+          "the parameters are on {}, the context on {}; move them by parameters().to(context)",
+          parameters.device(), context.device());
+}
 
 /// The one number under a name.
 template <class T>
@@ -43,8 +50,6 @@ Optimizer::Optimizer(const std::vector<Parameters*>& parameters, std::vector<std
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     expects(parameters[i] != nullptr, "parameters[{}] is null", i);
     const Parameters& set = *parameters[i];
-    if (set.dtype() != set.gradient_dtype())
-      throw Unsupported(fmt::format("optimizer: parameters[{}] is of {}; use f32", i, set.dtype()));
     for (std::size_t before = 0; before < i; ++before)
       expects(set.count() == 0 || !overlap(set.values(), parameters[before]->values()),
               "parameters[{}] and parameters[{}] are the same", before, i);
@@ -57,17 +62,22 @@ Optimizer::Optimizer(const std::vector<Parameters*>& parameters, std::vector<std
 
 std::vector<Parameters> Optimizer::make_moments(const Parameters& parameters) const {
   std::vector<Parameters> result;
-  for (std::size_t moment = 0; moment < moments_.size(); ++moment) {
+  const auto add = [&] {
     std::vector<Parameters::Declaration> list;
     for (std::int64_t i = 0; i < parameters.count(); ++i)
       list.push_back({parameters.name(i), parameters.value(i).shape()});
     result.emplace_back(std::move(list), parameters.gradient_dtype());
+  };
+  for (std::size_t moment = 0; moment < moments_.size(); ++moment) add();
+  if (parameters.dtype() != parameters.gradient_dtype()) {
+    add();
+    result.back().load(parameters.state_dict());
   }
   return result;
 }
 
-bool Optimizer::takes_part(const Set& set) noexcept {
-  return set.parameters.trainable() && set.parameters.has_gradients();
+std::string_view Optimizer::moment_name(std::size_t moment) const noexcept {
+  return moment < moments_.size() ? std::string_view(moments_[moment]) : "master";
 }
 
 void Optimizer::zero_gradients() {
@@ -85,10 +95,9 @@ StepReport Optimizer::step(Context& context, const StepOptions& options) {
   expects(options.max_norm > 0.0, "max_norm is {}, expected a positive number", options.max_norm);
   expects(options.max_value > 0.0, "max_value is {}, expected a positive number",
           options.max_value);
-  double squares = 0.0;
-  for (Set& set : sets_)
-    if (takes_part(set)) squares += kernels::squared_norm(context, set.parameters.gradients());
-  StepReport report{.gradient_norm = std::sqrt(squares) / options.loss_scale};
+  for (const Set& set : sets_)
+    if (set.takes_part()) expects_at(set.parameters, context);
+  StepReport report{.gradient_norm = gradient_norm(context) / options.loss_scale};
   report.skipped = !std::isfinite(report.gradient_norm);
   if (report.skipped) return report;
 
@@ -96,23 +105,46 @@ StepReport Optimizer::step(Context& context, const StepOptions& options) {
   const double shorter = std::min(1.0, options.max_norm / (report.gradient_norm + 1e-6));
   const double factor = shorter / options.loss_scale;
   for (Set& set : sets_) {
-    if (!takes_part(set)) continue;
-    Parameters& parameters = set.parameters;
-    if (factor != 1.0) kernels::scale(context, factor, parameters.gradients());
-    if (std::isfinite(options.max_value))
-      kernels::clamp(context, options.max_value, parameters.gradients());
-    ++set.steps;
-    for (std::int64_t i = 0; i < parameters.count(); ++i) {
-      Update one{.step = set.steps,
-                 .weight_decay = set.decays[static_cast<std::size_t>(i)],
-                 .value = parameters.change_value(i),
-                 .gradient = parameters.gradient(i),
-                 .moments = {}};
-      for (Parameters& moment : set.moments) one.moments.push_back(moment.change_value(i));
-      update(context, one);
-    }
+    if (!set.takes_part()) continue;
+    const TensorSpan gradients = set.parameters.gradients();
+    if (factor != 1.0) kernels::scale(context, factor, gradients);
+    if (std::isfinite(options.max_value)) kernels::clamp(context, options.max_value, gradients);
+    update_set(context, set);
   }
   return report;
+}
+
+double Optimizer::gradient_norm(Context& context) {
+  // One number for each set, so that the host waits for all of them at once.
+  Tensor squares = context.zeros({std::ssize(sets_)}, Dtype::f64);
+  for (std::int64_t k = 0; k < std::ssize(sets_); ++k)
+    if (Set& set = sets_[static_cast<std::size_t>(k)]; set.takes_part())
+      kernels::squared_norm(context, set.parameters.gradients(), squares.span().rows(k, k + 1));
+  const Tensor on_host = context.to_host(squares);
+  double sum = 0.0;
+  for (const double square : on_host.values<double>()) sum += square;
+  return std::sqrt(sum);
+}
+
+void Optimizer::update_set(Context& context, Set& set) {
+  Parameters& parameters = set.parameters;
+  for (Parameters& moment : set.moments) moment.to(context);
+  ++set.steps;
+  for (std::int64_t i = 0; i < parameters.count(); ++i) {
+    Update one{.step = set.steps,
+               .weight_decay = set.decays[static_cast<std::size_t>(i)],
+               .value = parameters.change_value(i),
+               .gradient = parameters.gradient(i),
+               .moments = {},
+               .rounded = {}};
+    for (Parameters& moment : set.moments) one.moments.push_back(moment.change_value(i));
+    if (set.has_master()) {
+      one.rounded = one.value;
+      one.value = one.moments.back();
+      one.moments.pop_back();
+    }
+    update(context, one);
+  }
 }
 
 StateDict Optimizer::state_dict() const {
@@ -120,9 +152,9 @@ StateDict Optimizer::state_dict() const {
   state.push_back({"learning_rate", scalar(learning_rate_)});
   for (std::size_t k = 0; k < sets_.size(); ++k) {
     state.push_back({fmt::format("{}.steps", k), scalar(sets_[k].steps)});
-    for (std::size_t moment = 0; moment < moments_.size(); ++moment)
+    for (std::size_t moment = 0; moment < sets_[k].moments.size(); ++moment)
       for (NamedTensor& item :
-           sets_[k].moments[moment].state_dict(fmt::format("{}.{}.", k, moments_[moment])))
+           sets_[k].moments[moment].state_dict(fmt::format("{}.{}.", k, moment_name(moment))))
         state.push_back(std::move(item));
   }
   return state;
@@ -138,9 +170,9 @@ void Optimizer::load(const StateDict& source) {
     Set set{parameters.shared(), make_moments(parameters), sets_[k].decays,
             number<std::int64_t>(source, fmt::format("{}.steps", k))};
     expects(set.steps >= 0, "{}.steps is {}, expected 0 or more", k, set.steps);
-    for (std::size_t moment = 0; moment < moments_.size(); ++moment)
-      set.moments[moment].load(source, {.prefix = fmt::format("{}.{}.", k, moments_[moment])});
-    names += 1 + moments_.size() * static_cast<std::size_t>(parameters.count());
+    for (std::size_t moment = 0; moment < set.moments.size(); ++moment)
+      set.moments[moment].load(source, {.prefix = fmt::format("{}.{}.", k, moment_name(moment))});
+    names += 1 + set.moments.size() * static_cast<std::size_t>(parameters.count());
     loaded.push_back(std::move(set));
   }
   // Each of our names is there once, so any more are somebody else's.
@@ -169,7 +201,7 @@ void Sgd::update(Context& context, const Update& update) const {
                 .nesterov = options_.nesterov,
                 .decay = {update.weight_decay, options_.decoupled_decay}},
                update.value, update.gradient,
-               update.moments.empty() ? TensorSpan{} : update.moments[0]);
+               update.moments.empty() ? TensorSpan{} : update.moments[0], update.rounded);
 }
 
 Adam::Adam(const std::vector<Parameters*>& parameters, const AdamOptions& options)
@@ -189,7 +221,8 @@ void Adam::update(Context& context, const Update& update) const {
                  .eps = options_.eps,
                  .decay = {update.weight_decay, options_.decoupled_decay},
                  .number = update.step},
-                update.value, update.gradient, update.moments[0], update.moments[1]);
+                update.value, update.gradient, update.moments[0], update.moments[1],
+                update.rounded);
 }
 
 LossScaler::LossScaler(const LossScalerOptions& options)

@@ -1,5 +1,6 @@
 // Stochastic gradient descent, Adam and AdamW, with clipping, mixed-precision loss scaling and
-// exact resumption. The steps are PyTorch's, to the rounding of their last bits.
+// exact resumption. The steps are PyTorch's, to the rounding of their last bits, and the same bits
+// on the CPU and on a GPU if the gradients and their norm are.
 //
 //   Adam optimizer({&lstm.parameters(), &head.parameters()}, {.learning_rate = 1e-3});
 //   for (...) {
@@ -42,6 +43,10 @@ struct StepReport {
 /// moved. A set that is not trainable, or of which no backward asked for gradients, is passed over
 /// with its decay, moments and count of steps. Used by one thread at a time; a step may not run
 /// beside a forward of the same layers.
+///
+/// Parameters of 16 bits are trained with a copy in f32, the master: steps are taken there, and
+/// each is rounded into the parameters once. A parameter that is assigned by somebody else, by
+/// load() of its layer for one, takes its master with it at the next step.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -51,8 +56,10 @@ class Optimizer {
   /// Of all sets, trainable or not.
   void zero_gradients();
   /// Changes the parameters by their gradients, which are left as the step used them: divided by
-  /// the loss scale and clipped. Throws InvalidArgument for options that are not positive,
-  /// Unsupported for a context on a GPU; then nothing has changed.
+  /// the loss scale and clipped. The context is on the device that the parameters are on; moments
+  /// and masters follow them there. On a GPU the host waits once, for the norm. Throws
+  /// InvalidArgument for options that are not positive, for parameters elsewhere, and for what
+  /// kernels found wrong before (Context::synchronize); then nothing has changed.
   StepReport step(Context& context, const StepOptions& options = {});
 
   double learning_rate() const noexcept { return learning_rate_; }
@@ -61,7 +68,7 @@ class Optimizer {
 
   /// Everything that a step reads besides parameters and gradients, for the same bits after a
   /// load(): `learning_rate`, and for set k of the constructor's list `k.steps` and
-  /// `k.<moment>.<parameter>`.
+  /// `k.<moment>.<parameter>`, a master being a moment. In the host's memory.
   StateDict state_dict() const;
   /// Takes all of that or, throwing InvalidArgument with the differences, nothing.
   void load(const StateDict& source);
@@ -77,27 +84,37 @@ class Optimizer {
   struct Update {
     std::int64_t step;  // of its set, from 1
     double weight_decay;
-    TensorSpan value;
+    TensorSpan value;  // f32 or f64: of 16-bit parameters the master's
     TensorView gradient;
     std::vector<TensorSpan> moments;
+    TensorSpan rounded;  // the 16-bit parameter; else not defined
   };
   virtual void update(Context& context, const Update& update) const = 0;
 
  private:
-  /// The moments are of the gradients' dtype, each a set of its own under the same names. A master
-  /// copy of 16-bit values would be one more.
+  /// The moments are of the gradients' dtype, each a set of its own under the same names; the last
+  /// of 16-bit parameters is the master.
   struct Set {
     Parameters parameters;
     std::vector<Parameters> moments;
     std::vector<double> decays;  // of each parameter
     std::int64_t steps = 0;
+
+    bool has_master() const noexcept { return parameters.dtype() != parameters.gradient_dtype(); }
+    bool takes_part() const noexcept {
+      return parameters.trainable() && parameters.has_gradients();
+    }
   };
 
   std::vector<Parameters> make_moments(const Parameters& parameters) const;
-  static bool takes_part(const Set& set) noexcept;
+  /// Name of a set's moment.
+  std::string_view moment_name(std::size_t moment) const noexcept;
+  /// Of all sets that take part. Waits for a GPU.
+  double gradient_norm(Context& context);
+  void update_set(Context& context, Set& set);
 
   std::vector<Set> sets_;
-  std::vector<std::string> moments_;  // names
+  std::vector<std::string> moments_;  // names, masters left out
   double learning_rate_ = 0.0;
 };
 
@@ -118,8 +135,7 @@ struct SgdOptions {
 /// kernels/optimizer.hpp has the equations.
 class Sgd : public Optimizer {
  public:
-  /// Throws InvalidArgument for an option out of its range, a null or a set given twice;
-  /// Unsupported for parameters of f16 and bf16.
+  /// Throws InvalidArgument for an option out of its range, a null or a set given twice.
   explicit Sgd(const std::vector<Parameters*>& parameters, const SgdOptions& options = {});
 
  private:

@@ -1,6 +1,7 @@
 #include "packrnn/runtime/device_fault.hpp"
 
 #include <array>
+#include <bit>
 
 #include "packrnn/runtime/expects.hpp"
 
@@ -10,6 +11,7 @@ namespace {
 struct Meaning {
   bool callers;  // mistake, not the device's
   const char* message;
+  bool real = false;  // values[1] are the bits of a double
 };
 
 // In the order of FaultCode; {} are the values, of which a message may use the first few.
@@ -27,6 +29,10 @@ constexpr std::array<Meaning, static_cast<std::size_t>(FaultCode::count)> kMeani
     {true, "lengths[{}] is {} after {}, but must be in decreasing order (enforce_sorted)"},
     {true, "index {} is {}, but must be at least {} and less than {}"},
     {false, "a block of cluster rank {} was launched in a cluster of {} blocks: the wrong size"},
+    {true, "targets[{}] is {}, expected 0 to {}, or {} to be left out"},
+    {true, "targets[{}] is {}, expected 0 to {} and not the blank, {}"},
+    {true, "targets[{}] is {}, counted over all elements; expected 0 to 1", true},
+    {true, "class_weights[{}] is {}, expected 0 or more, and finite", true},
 }};
 
 }  // namespace
@@ -37,7 +43,9 @@ void throw_fault(const DeviceFault& fault) {
     throw DeviceError(fmt::format("a kernel reported fault {}, which is not known", fault.code));
   const Meaning& meaning = kMeanings[fault.code];
   const auto& v = fault.values;
-  const std::string message = fmt::format(fmt::runtime(meaning.message), v[0], v[1], v[2], v[3]);
+  const auto text = fmt::runtime(meaning.message);
+  const std::string message = meaning.real ? fmt::format(text, v[0], std::bit_cast<double>(v[1]))
+                                           : fmt::format(text, v[0], v[1], v[2], v[3]);
   if (meaning.callers) throw InvalidArgument(message);
   throw DeviceError(message);
 }

@@ -17,6 +17,10 @@ enum class FaultCode : std::uint32_t {
   length_order,     // position, value, value before it: not decreasing, but must be
   index_range,      // position, value, first legal value, end of the legal ones
   cluster,          // rank, size: a cluster was launched in another size
+  target_class,     // position, value, last class, value that is left out
+  target_label,     // position, value, last class, the blank
+  target_chance,    // position, value as a real: a target of binary cross entropy
+  class_weight,     // class, value as a real
   count,            // of codes, not one of them
 };
 

@@ -38,7 +38,7 @@ class Alignment {
                                      : static_cast<std::int64_t>(logits.size()) / layout.total()),
         blank_(labels.blank),
         steps_(layout.lengths()[at(sequence)]),
-        labels_(labels.labels.subspan(
+        labels_(labels.labels.values<std::int64_t>().subspan(
             at(labels.begins[at(sequence)]),
             at(labels.begins[at(sequence + 1)] - labels.begins[at(sequence)]))) {}
 

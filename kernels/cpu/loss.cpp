@@ -87,22 +87,24 @@ void with_element(const ElementTerms& terms, const Body& body) {
 template <class T>
 void cross_entropy(ThreadPool& pool, const CrossEntropy& terms, std::span<const T> logits,
                    std::span<const std::int64_t> targets, std::span<double> log_sum_exp,
-                   std::span<double> losses) {
+                   std::span<double> losses, std::span<double> weights) {
   const std::int64_t classes = part_of(logits.size(), targets.size());
-  const Weights weights(terms.class_weights);
+  const Weights of_class(terms.class_weights);
   const Smoothing smoothing = smoothing_of(terms, classes);
   for_rows(pool, targets.size(), classes * kExpBytes, [&](std::int64_t m) {
     const T* const row = logits.data() + m * classes;
     const std::int64_t y = targets[at(m)];
     const double whole = cpu::log_sum_exp(row, classes);
-    double loss = 0;
+    double loss = 0, weight = 0;
     if (y != terms.ignore_index) {
-      loss = weighted(smoothing.target * weights[y], whole - static_cast<double>(row[y]));
+      weight = of_class[y];
+      loss = weighted(smoothing.target * weight, whole - static_cast<double>(row[y]));
       for (std::int64_t c = 0; smoothing.others > 0 && c < classes; ++c)
-        loss += weighted(smoothing.others * weights[c], whole - static_cast<double>(row[c]));
+        loss += weighted(smoothing.others * of_class[c], whole - static_cast<double>(row[c]));
     }
     log_sum_exp[at(m)] = whole;
     losses[at(m)] = loss;
+    if (!weights.empty()) weights[at(m)] = weight;
   });
 }
 
@@ -179,18 +181,18 @@ void argmax(ThreadPool& pool, std::span<const T> rows, std::span<std::int64_t> r
   });
 }
 
-#define PACKRNN_LOSSES(T)                                                                      \
-  template void cross_entropy(ThreadPool&, const CrossEntropy&, std::span<const T>,            \
-                              std::span<const std::int64_t>, std::span<double>,                \
-                              std::span<double>);                                              \
-  template void cross_entropy_backward(ThreadPool&, const CrossEntropy&, std::span<const T>,   \
-                                       std::span<const std::int64_t>, std::span<const double>, \
-                                       std::span<const double>, std::span<T>);                 \
-  template void element_losses(ThreadPool&, const ElementTerms&, std::span<const T>,           \
-                               std::span<const T>, std::span<double>);                         \
-  template void element_losses_backward(ThreadPool&, const ElementTerms&, std::span<const T>,  \
-                                        std::span<const T>, std::span<const double>,           \
-                                        std::span<T>);                                         \
+#define PACKRNN_LOSSES(T)                                                                          \
+  template void cross_entropy(ThreadPool&, const CrossEntropy&, std::span<const T>,                \
+                              std::span<const std::int64_t>, std::span<double>, std::span<double>, \
+                              std::span<double>);                                                  \
+  template void cross_entropy_backward(ThreadPool&, const CrossEntropy&, std::span<const T>,       \
+                                       std::span<const std::int64_t>, std::span<const double>,     \
+                                       std::span<const double>, std::span<T>);                     \
+  template void element_losses(ThreadPool&, const ElementTerms&, std::span<const T>,               \
+                               std::span<const T>, std::span<double>);                             \
+  template void element_losses_backward(ThreadPool&, const ElementTerms&, std::span<const T>,      \
+                                        std::span<const T>, std::span<const double>,               \
+                                        std::span<T>);                                             \
   template void argmax(ThreadPool&, std::span<const T>, std::span<std::int64_t>);
 PACKRNN_LOSSES(float)
 PACKRNN_LOSSES(double)

@@ -9,10 +9,11 @@
 
 namespace packrnn::kernels::cpu {
 
+/// weights may be empty.
 template <class T>
 void cross_entropy(ThreadPool& pool, const CrossEntropy& terms, std::span<const T> logits,
                    std::span<const std::int64_t> targets, std::span<double> log_sum_exp,
-                   std::span<double> losses);
+                   std::span<double> losses, std::span<double> weights);
 
 template <class T>
 void cross_entropy_backward(ThreadPool& pool, const CrossEntropy& terms, std::span<const T> logits,

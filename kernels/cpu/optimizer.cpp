@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "packrnn/kernels/cpu/parallel_for.hpp"
+#include "packrnn/runtime/element.hpp"
 
 namespace packrnn::kernels::cpu {
 namespace {
@@ -90,6 +91,22 @@ void adam(ThreadPool& pool, const AdamStep& step, std::span<T> values, std::span
   });
 }
 
+template <class T, class R>
+void follow(ThreadPool& pool, std::span<const R> rounded, std::span<T> values) {
+  T* const x = values.data();
+  const R* const r = rounded.data();
+  for_each(pool, values, 2, [=](std::int64_t i) {
+    if (convert_element<R>(x[i]).bits != r[i].bits) x[i] = convert_element<T>(r[i]);
+  });
+}
+
+template <class T, class R>
+void round(ThreadPool& pool, std::span<const T> values, std::span<R> rounded) {
+  const T* const x = values.data();
+  R* const r = rounded.data();
+  for_each(pool, rounded, 3, [=](std::int64_t i) { r[i] = convert_element<R>(x[i]); });
+}
+
 template <class T>
 double squared_norm(Context& context, std::span<const T> values) {
   const std::int64_t count = std::ssize(values), blocks = (count + kBlock - 1) / kBlock;
@@ -134,5 +151,14 @@ void clamp(ThreadPool& pool, double bound, std::span<T> values) {
 PACKRNN_INSTANTIATE(float)
 PACKRNN_INSTANTIATE(double)
 #undef PACKRNN_INSTANTIATE
+
+#define PACKRNN_ROUNDED(T, R)                                          \
+  template void follow(ThreadPool&, std::span<const R>, std::span<T>); \
+  template void round(ThreadPool&, std::span<const T>, std::span<R>);
+PACKRNN_ROUNDED(float, Half)
+PACKRNN_ROUNDED(float, BFloat16)
+PACKRNN_ROUNDED(double, Half)
+PACKRNN_ROUNDED(double, BFloat16)
+#undef PACKRNN_ROUNDED
 
 }  // namespace packrnn::kernels::cpu

@@ -1,4 +1,5 @@
-// CPU bodies of kernels/optimizer.hpp: arguments are checked. T is float or double. Private.
+// CPU bodies of kernels/optimizer.hpp: arguments are checked. T is float or double, R
+// Half or BFloat16. Private.
 #pragma once
 
 #include <span>
@@ -15,6 +16,13 @@ void sgd(ThreadPool& pool, const SgdStep& step, std::span<T> values, std::span<c
 template <class T>
 void adam(ThreadPool& pool, const AdamStep& step, std::span<T> values, std::span<const T> gradients,
           std::span<T> first, std::span<T> second);
+
+/// Values take up elements of `rounded`, of R, that are not what they round to.
+template <class T, class R>
+void follow(ThreadPool& pool, std::span<const R> rounded, std::span<T> values);
+/// Assigns rounded from values.
+template <class T, class R>
+void round(ThreadPool& pool, std::span<const T> values, std::span<R> rounded);
 
 template <class T>
 double squared_norm(Context& context, std::span<const T> values);

@@ -2,12 +2,16 @@
 #include "packrnn/kernels/cuda/activation.hpp"
 #include "packrnn/kernels/cuda/calibrate.hpp"
 #include "packrnn/kernels/cuda/cluster.hpp"
+#include "packrnn/kernels/cuda/ctc.hpp"
 #include "packrnn/kernels/cuda/dropout.hpp"
 #include "packrnn/kernels/cuda/elementwise.hpp"
 #include "packrnn/kernels/cuda/gradient_product.hpp"
 #include "packrnn/kernels/cuda/layer_norm.hpp"
 #include "packrnn/kernels/cuda/layout.hpp"
 #include "packrnn/kernels/cuda/linear.hpp"
+#include "packrnn/kernels/cuda/loss.hpp"
+#include "packrnn/kernels/cuda/loss_reduction.hpp"
+#include "packrnn/kernels/cuda/optimizer.hpp"
 #include "packrnn/kernels/cuda/pack.hpp"
 #include "packrnn/kernels/cuda/pack_panels.hpp"
 #include "packrnn/kernels/cuda/persistent_backward_run.hpp"
@@ -89,6 +93,41 @@ void layer_norm_backward(Context&, const TensorView&, const TensorView&, double,
 void convert(gpu::Stream, const void*, Dtype, std::int64_t, void*, Dtype) { absent(); }
 std::int64_t layout_scratch(std::int32_t, std::int32_t) { absent(); }
 void make_layout(gpu::Stream, const LayoutJob&, std::uint32_t*, std::int32_t) { absent(); }
+
+// ---- losses and optimizers ----------------------------------------------------------------------
+
+void cross_entropy(gpu::Stream, const CrossEntropyRows&, double*, double*, double*) { absent(); }
+void cross_entropy_backward(gpu::Stream, const CrossEntropyRows&, const double*, const double*,
+                            void*) {
+  absent();
+}
+void element_losses(gpu::Stream, const ElementRows&, double*) { absent(); }
+void element_losses_backward(gpu::Stream, const ElementRows&, const double*, void*) { absent(); }
+void argmax(gpu::Stream, Dtype, const void*, std::int64_t, std::int64_t, std::int64_t*) {
+  absent();
+}
+void widen_indices(gpu::Stream, const std::int32_t*, std::int64_t, std::int64_t*) { absent(); }
+void loss_scales(Context&, Average, const double*, std::int64_t, const DeviceLayout*, double*) {
+  absent();
+}
+void leave_out_infinite(Context&, const double*, std::int64_t, double*) { absent(); }
+void collect_losses(Context&, Collect, const DeviceLayout*, const double*, const double*,
+                    std::int64_t, Dtype, void*) {
+  absent();
+}
+void collect_losses_backward(Context&, Collect, const DeviceLayout*, Dtype, const void*,
+                             const double*, std::int64_t, double*) {
+  absent();
+}
+void ctc(Context&, const CtcBatch&, double*, double*) { absent(); }
+void ctc_backward(Context&, const CtcBatch&, const double*, const double*, const double*, void*) {
+  absent();
+}
+void sgd(gpu::Stream, const SgdStep&, const SteppedValues&, void*) { absent(); }
+void adam(gpu::Stream, const AdamStep&, const SteppedValues&, void*, void*) { absent(); }
+void squared_norm(Context&, Dtype, const void*, std::int64_t, double*) { absent(); }
+void scale(gpu::Stream, double, Dtype, std::int64_t, void*) { absent(); }
+void clamp(gpu::Stream, double, Dtype, std::int64_t, void*) { absent(); }
 
 // ---- selection and the tensor-core step path ----------------------------------------------------
 

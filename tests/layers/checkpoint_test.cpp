@@ -11,6 +11,7 @@
 #include "packrnn/layers/safetensors.hpp"
 #include "packrnn/runtime/error.hpp"
 #include "tests/catch.hpp"
+#include "tests/layers/host_calls.hpp"
 #include "tests/layers/safetensors_files.hpp"
 
 namespace packrnn::tests {
@@ -21,21 +22,31 @@ using Catch::Contains;
 /// Two layers that learn from random gradients. The first one's prefix is empty, and the names of
 /// the second begin as other models' may.
 struct Training {
-  Linear body{{.in_features = 3, .out_features = 4, .seed = 1}};
-  Linear head{{.in_features = 4, .out_features = 2, .bias = false, .seed = 2}};
+  Dtype dtype;
+  Linear body{{.in_features = 3, .out_features = 4, .dtype = dtype, .seed = 1}};
+  Linear head{{.in_features = 4, .out_features = 2, .bias = false, .dtype = dtype, .seed = 2}};
   Adam optimizer{{&body.parameters(), &head.parameters()}, {.learning_rate = 0.1}};
   Generator generator{~std::uint64_t{7}};
-  Context context{Device::cpu(), {.threads = 1}};
+  Context context = test_context();
   TrainingRun run{.models = {{"", &body.parameters()}, {"head.", &head.parameters()}},
                   .optimizer = &optimizer,
                   .generator = &generator,
                   .integers = {{"step", 0}},
                   .reals = {{"loss", std::numeric_limits<double>::infinity()}}};
 
+  explicit Training(Dtype of = Dtype::f32) : dtype(of) {
+    body.parameters().to(context);
+    head.parameters().to(context);
+  }
+  void draw(const TensorSpan& gradients) {
+    Tensor drawn = Tensor::empty(gradients.shape(), gradients.dtype());
+    fill_uniform(generator, drawn, -1.0, 1.0);
+    context.copy(context.to_device(drawn), gradients);
+  }
   void train(int steps) {
     for (int i = 0; i < steps; ++i) {
-      fill_uniform(generator, body.parameters().gradients(), -1.0, 1.0);
-      fill_uniform(generator, head.parameters().gradients(), -1.0, 1.0);
+      draw(body.parameters().gradients());
+      draw(head.parameters().gradients());
       optimizer.step(context);
       ++run.integers["step"];
       run.reals["loss"] = 0.1 * static_cast<double>(run.integers["step"]);
@@ -50,24 +61,47 @@ struct Training {
 };
 
 TEST_CASE("a run resumed from a checkpoint has the bits of an uninterrupted one") {
+  // 16 bits: with masters, of which the file has more bits than of the parameters.
+  for (const Dtype dtype : {Dtype::f32, Dtype::f64, Dtype::f16, Dtype::bf16}) {
+    CAPTURE(dtype);
+    const TemporaryFolder folder;
+    Training whole(dtype);
+    whole.train(3);
+    save_checkpoint(folder / "run.safetensors", whole.run);
+    CHECK(folder.files() == 1);
+    CHECK(SafeTensors::open(folder / "run.safetensors").contains("optimizer.0.master.weight") ==
+          (size_of(dtype) == 2));
+    whole.train(4);
+
+    Training resumed(dtype);
+    resumed.train(1);  // whatever it was before
+    load_checkpoint(folder / "run.safetensors", resumed.run);
+    CHECK(resumed.run.integers.at("step") == 3);
+    CHECK(resumed.run.reals.at("loss") == 0.1 * 3.0);
+    CHECK(resumed.generator.seed() == ~std::uint64_t{7});
+    resumed.train(4);
+    CHECK(resumed.bytes() == whole.bytes());
+
+    Linear alone({.in_features = 4, .out_features = 2, .bias = false, .dtype = dtype});
+    alone.load(SafeTensors::open(folder / "run.safetensors").state_dict("model.head."));
+  }
+}
+
+TEST_CASE("a checkpoint of a GPU goes on, on the CPU") {
+  if (!on_device()) PACKRNN_SKIP("there is only the CPU");
   const TemporaryFolder folder;
   Training whole;
   whole.train(3);
-  save_checkpoint(folder / "run.safetensors", whole.run);
-  CHECK(folder.files() == 1);
-  whole.train(4);
-
-  Training resumed;
-  resumed.train(1);  // whatever it was before
-  load_checkpoint(folder / "run.safetensors", resumed.run);
-  CHECK(resumed.run.integers.at("step") == 3);
-  CHECK(resumed.run.reals.at("loss") == 0.1 * 3.0);
-  CHECK(resumed.generator.seed() == ~std::uint64_t{7});
-  resumed.train(4);
-  CHECK(resumed.bytes() == whole.bytes());
-
-  Linear alone({.in_features = 4, .out_features = 2, .bias = false});
-  alone.load(SafeTensors::open(folder / "run.safetensors").state_dict("model.head."));
+  save_checkpoint(folder / "run", whole.run);
+  Training here;
+  here.context = Context(Device::cpu(), {.threads = 1});
+  here.body.parameters().to(here.context);
+  here.head.parameters().to(here.context);
+  load_checkpoint(folder / "run", here.run);
+  CHECK(here.bytes() == whole.bytes());
+  here.train(1);
+  whole.train(1);
+  CHECK(here.bytes() == whole.bytes());
 }
 
 TEST_CASE("models alone, and no numbers, are a checkpoint too") {

@@ -9,6 +9,7 @@
 
 #include "packrnn/layers/embedding.hpp"
 #include "packrnn/layers/linear.hpp"
+#include "packrnn/layers/losses.hpp"
 #include "packrnn/layers/packed_ops.hpp"
 #include "packrnn/layers/packing.hpp"
 #include "packrnn/layers/recurrent.hpp"
@@ -157,6 +158,64 @@ inline PackedSequence concat_features(Context& context,
   std::vector<const PackedSequence*> pointers;
   for (const PackedSequence& input : moved) pointers.push_back(&input);
   return to_host(context, packrnn::concat_features(context, pointers));
+}
+
+// ---- losses, of variables on a tape -------------------------------------------------------------
+
+inline CrossEntropyOptions up(Context& context, CrossEntropyOptions options, Tensor& weights) {
+  weights = up(context, options.class_weights);
+  options.class_weights = weights;
+  return options;
+}
+inline Variable cross_entropy(Tape& tape, const Variable& logits, const TensorView& targets,
+                              const CrossEntropyOptions& options = {}) {
+  Context& context = tape.context();
+  Tensor weights;
+  return packrnn::cross_entropy(tape, logits, up(context, targets), up(context, options, weights));
+}
+inline Variable cross_entropy(Tape& tape, const PackedVariable& logits,
+                              const PackedSequence& targets,
+                              const CrossEntropyOptions& options = {}, Per per = Per::token) {
+  Context& context = tape.context();
+  Tensor weights;
+  return packrnn::cross_entropy(tape, logits, up(context, targets), up(context, options, weights),
+                                per);
+}
+
+inline Variable mse_loss(Tape& tape, const Variable& input, const TensorView& target,
+                         LossReduction reduction = LossReduction::mean) {
+  return packrnn::mse_loss(tape, input, up(tape.context(), target), reduction);
+}
+inline Variable mse_loss(Tape& tape, const PackedVariable& input, const PackedSequence& target,
+                         LossReduction reduction = LossReduction::mean, Per per = Per::token) {
+  return packrnn::mse_loss(tape, input, up(tape.context(), target), reduction, per);
+}
+
+inline Variable bce_with_logits(Tape& tape, const Variable& logits, const TensorView& targets,
+                                BceOptions options = {}) {
+  Context& context = tape.context();
+  const Tensor weight = up(context, options.weight), pos = up(context, options.pos_weight);
+  options.weight = weight;
+  options.pos_weight = pos;
+  return packrnn::bce_with_logits(tape, logits, up(context, targets), options);
+}
+inline Variable bce_with_logits(Tape& tape, const PackedVariable& logits,
+                                const PackedSequence& targets, BceOptions options = {},
+                                Per per = Per::token) {
+  Context& context = tape.context();
+  const Tensor weight = up(context, options.weight), pos = up(context, options.pos_weight);
+  options.weight = weight;
+  options.pos_weight = pos;
+  return packrnn::bce_with_logits(tape, logits, up(context, targets), options, per);
+}
+
+inline Variable ctc_loss(Tape& tape, const PackedVariable& logits, const TensorView& targets,
+                         const Lengths& target_lengths, const CtcOptions& options = {}) {
+  return packrnn::ctc_loss(tape, logits, up(tape.context(), targets), target_lengths, options);
+}
+
+inline Tensor argmax(Context& context, const TensorView& rows) {
+  return down(context, packrnn::argmax(context, up(context, rows)));
 }
 
 }  // namespace host

@@ -7,6 +7,8 @@
 #include <map>
 #include <vector>
 
+#include "packrnn/kernels/layout.hpp"
+#include "packrnn/runtime/gpu.hpp"
 #include "tests/golden/golden.hpp"
 #include "tests/layers/layer_fixture.hpp"
 
@@ -27,15 +29,15 @@ struct Outcome {
 Outcome outcome(Context& context, const TensorView& input, const Loss& loss,
                 const Doubles& by = {}) {
   Tape tape(context);
-  const Variable x = tape.input(Tensor::copy_of(input));
+  const Variable x = tape.input(context.to_device(input));
   const Variable y = loss(tape, x);
   const Doubles upstream =
       by.empty() ? Doubles(static_cast<std::size_t>(y.shape().elements()), 1.0) : by;
-  tape.backward({{y, tensor_of(upstream, y.shape(), y.dtype())}});
-  return {Tensor::copy_of(y.value()), Tensor::copy_of(x.gradient())};
+  tape.backward({{y, context.to_device(tensor_of(upstream, y.shape(), y.dtype()))}});
+  return {context.to_host(y.value()), context.to_host(x.gradient())};
 }
 Outcome outcome(const TensorView& input, const Loss& loss, const Doubles& by = {}) {
-  Context context(Device::cpu(), {.threads = 1});
+  Context context = test_context();
   return outcome(context, input, loss, by);
 }
 
@@ -137,11 +139,11 @@ TEST_CASE("cross entropy is PyTorch's: weights, smoothing, rows left out, reduct
           if (ignored == 1)
             for (auto& y : targets.values<std::int64_t>()) y = std::max<std::int64_t>(y, 0);
           check_golden(file, k++, [&](Tape& tape, const Variable& x) {
-            return cross_entropy(tape, x, targets,
-                                 {.class_weights = weighted ? weight.view() : TensorView{},
-                                  .ignore_index = ignored,
-                                  .label_smoothing = smoothing,
-                                  .reduction = reduction});
+            return host::cross_entropy(tape, x, targets,
+                                       {.class_weights = weighted ? weight.view() : TensorView{},
+                                        .ignore_index = ignored,
+                                        .label_smoothing = smoothing,
+                                        .reduction = reduction});
           });
         }
   CHECK_FALSE(file.has("value." + std::to_string(k)));
@@ -153,15 +155,16 @@ TEST_CASE("squared error and binary cross entropy are PyTorch's") {
   int mse_k = 0, bce_k = 0;
   for (const LossReduction reduction : kReductions) {
     check_golden(mse, mse_k++, [&](Tape& tape, const Variable& x) {
-      return mse_loss(tape, x, golden_tensor(mse, "target", x.dtype()), reduction);
+      return host::mse_loss(tape, x, golden_tensor(mse, "target", x.dtype()), reduction);
     });
     for (const bool weighted : {false, true})
       for (const bool pos_weighted : {false, true})
         check_golden(bce, bce_k++, [&](Tape& tape, const Variable& x) {
-          return bce_with_logits(tape, x, golden_tensor(bce, "target", x.dtype()),
-                                 {.weight = weighted ? weight.view() : TensorView{},
-                                  .pos_weight = pos_weighted ? pos_weight.view() : TensorView{},
-                                  .reduction = reduction});
+          return host::bce_with_logits(
+              tape, x, golden_tensor(bce, "target", x.dtype()),
+              {.weight = weighted ? weight.view() : TensorView{},
+               .pos_weight = pos_weighted ? pos_weight.view() : TensorView{},
+               .reduction = reduction});
         });
   }
   CHECK_FALSE(mse.has("value." + std::to_string(mse_k)));
@@ -190,8 +193,8 @@ TEST_CASE("CTC is PyTorch's: repeats, no targets, as many as steps, more than fi
         outcome(logits,
                 over(layout,
                      [&](Tape& tape, const PackedVariable& x) {
-                       return ctc_loss(tape, x, targets, target_lengths,
-                                       {.zero_infinity = true, .reduction = kReductions[k]});
+                       return host::ctc_loss(tape, x, targets, target_lengths,
+                                             {.zero_infinity = true, .reduction = kReductions[k]});
                      }),
                 file.at("by" + at).value);
     check_close(doubles_of(got.value), file.at("value" + at).value, 1000 * kEpsilon);
@@ -232,8 +235,9 @@ TEST_CASE("CTC is the sum over all paths, for all targets") {
       for (const auto& [labels, p] : probability) {
         CAPTURE(blank, steps, labels);
         const Loss loss = over(layout, [&](Tape& tape, const PackedVariable& x) {
-          return ctc_loss(tape, x, classes_of(labels), {static_cast<std::int64_t>(labels.size())},
-                          {.blank = blank, .reduction = LossReduction::none});
+          return host::ctc_loss(tape, x, classes_of(labels),
+                                {static_cast<std::int64_t>(labels.size())},
+                                {.blank = blank, .reduction = LossReduction::none});
         });
         const Outcome got = outcome(tensor_of(logits, {steps, C}, Dtype::f64), loss);
         check_close(doubles_of(got.value), {-std::log(p)}, 1000 * kEpsilon);
@@ -250,8 +254,8 @@ TEST_CASE("CTC of what no steps can spell is infinite, with zeros for a gradient
     const Outcome got =
         outcome(tensor_of(logits, {5, 3}, Dtype::f32),
                 over(layout, [&](Tape& tape, const PackedVariable& x) {
-                  return ctc_loss(tape, x, classes_of(labels), {2, 1, 0, 1},
-                                  {.zero_infinity = zero, .reduction = LossReduction::none});
+                  return host::ctc_loss(tape, x, classes_of(labels), {2, 1, 0, 1},
+                                        {.zero_infinity = zero, .reduction = LossReduction::none});
                 }));
     const Doubles value = doubles_of(got.value), gradient = doubles_of(got.gradient);
     CHECK(value[0] == (zero ? 0.0 : kInfinity));
@@ -273,7 +277,7 @@ TEST_CASE("CTC of log-probabilities is CTC of logits, and long sequences do not 
   for (const std::int64_t label : labels) shifted.push_back(label + 1);
   const Outcome got = outcome(tensor_of(random_values(steps * 3, 5), {steps, 3}, Dtype::f32),
                               over(layout, [&](Tape& tape, const PackedVariable& x) {
-                                return ctc_loss(tape, x, classes_of(shifted), {200});
+                                return host::ctc_loss(tape, x, classes_of(shifted), {200});
                               }));
   CHECK(std::isfinite(doubles_of(got.value)[0]));
   // Softmax and shares both add up to 1 in each step.
@@ -328,7 +332,7 @@ TEST_CASE("packed cross entropy by plain loops, per token and per sequence") {
   const Tensor weights = tensor_of(weight, {C}, Dtype::f32);
   for (const auto& [how, values] : expected) {
     const Loss loss = over(layout, [&, how = how](Tape& tape, const PackedVariable& x) {
-      return cross_entropy(
+      return host::cross_entropy(
           tape, x, PackedSequence(convert(classes_of(targets), Dtype::i32), layout),
           {.class_weights = weights, .ignore_index = -7, .reduction = how.second}, how.first);
     });
@@ -350,10 +354,10 @@ TEST_CASE("gradients of element losses per token and per sequence") {
         return PackedSequence(tensor_of(unit, shape, Dtype::f64), layout);
       };
       check_gradient(input, shape, over(layout, [&](Tape& tape, const PackedVariable& x) {
-                       return mse_loss(tape, x, target(), reduction, per);
+                       return host::mse_loss(tape, x, target(), reduction, per);
                      }));
       check_gradient(input, shape, over(layout, [&](Tape& tape, const PackedVariable& x) {
-                       return bce_with_logits(
+                       return host::bce_with_logits(
                            tape, x, target(),
                            {.weight = weight, .pos_weight = pos_weight, .reduction = reduction},
                            per);
@@ -361,8 +365,8 @@ TEST_CASE("gradients of element losses per token and per sequence") {
     }
   const Outcome mean = outcome(
       tensor_of(input, shape, Dtype::f64), over(layout, [&](Tape& tape, const PackedVariable& x) {
-        return mse_loss(tape, x, {Tensor::zeros(shape, Dtype::f64), layout}, LossReduction::none,
-                        Per::sequence);
+        return host::mse_loss(tape, x, {Tensor::zeros(shape, Dtype::f64), layout},
+                              LossReduction::none, Per::sequence);
       }));
   Doubles expected(4);
   for (std::int64_t n = 0; n < 4; ++n) {
@@ -389,23 +393,24 @@ TEST_CASE("a sequence's losses and gradients have the same bits alone and in a b
     return std::vector<Loss>{
         over(rows,
              [=](Tape& tape, const PackedVariable& x) {
-               return cross_entropy(tape, x, {classes_of(y), rows},
-                                    {.label_smoothing = 0.1, .reduction = LossReduction::none},
-                                    Per::sequence);
+               return host::cross_entropy(
+                   tape, x, {classes_of(y), rows},
+                   {.label_smoothing = 0.1, .reduction = LossReduction::none}, Per::sequence);
              }),
         over(rows,
              [=](Tape& tape, const PackedVariable& x) {
-               return mse_loss(tape, x, {Tensor::zeros(x.data.shape(), Dtype::f32), rows},
-                               LossReduction::none, Per::sequence);
+               return host::mse_loss(tape, x, {Tensor::zeros(x.data.shape(), Dtype::f32), rows},
+                                     LossReduction::none, Per::sequence);
              }),
         over(rows,
              [=](Tape& tape, const PackedVariable& x) {
-               return bce_with_logits(tape, x, {Tensor::zeros(x.data.shape(), Dtype::f32), rows},
-                                      {.reduction = LossReduction::none}, Per::sequence);
+               return host::bce_with_logits(tape, x,
+                                            {Tensor::zeros(x.data.shape(), Dtype::f32), rows},
+                                            {.reduction = LossReduction::none}, Per::sequence);
              }),
         over(rows, [=](Tape& tape, const PackedVariable& x) {
-          return ctc_loss(tape, x, classes_of(spelling), counts,
-                          {.reduction = LossReduction::none});
+          return host::ctc_loss(tape, x, classes_of(spelling), counts,
+                                {.reduction = LossReduction::none});
         })};
   };
   const auto together = losses(layout, classes, labels, target_lengths);
@@ -453,16 +458,16 @@ TEST_CASE("losses have the same bits on any number of threads") {
   for (const Dtype dtype : {Dtype::f32, Dtype::f64}) {
     const Tensor logits = tensor_of(values, shape, dtype), zeros = Tensor::zeros(shape, dtype);
     const std::vector<Loss> losses = {
-        [&](Tape& tape, const Variable& x) { return cross_entropy(tape, x, classes); },
-        [&](Tape& tape, const Variable& x) { return mse_loss(tape, x, zeros); },
-        [&](Tape& tape, const Variable& x) { return bce_with_logits(tape, x, zeros); },
+        [&](Tape& tape, const Variable& x) { return host::cross_entropy(tape, x, classes); },
+        [&](Tape& tape, const Variable& x) { return host::mse_loss(tape, x, zeros); },
+        [&](Tape& tape, const Variable& x) { return host::bce_with_logits(tape, x, zeros); },
         over(layout, [&](Tape& tape, const PackedVariable& x) {
-          return ctc_loss(tape, x, classes_of(labels), target_lengths);
+          return host::ctc_loss(tape, x, classes_of(labels), target_lengths);
         })};
     for (const Loss& loss : losses) {
       const Outcome one = outcome(logits, loss);
-      for (const int threads : {2, 3}) {
-        Context context(Device::cpu(), {.threads = threads});
+      for (const int threads : teams({2, 3})) {
+        Context context = test_context(threads);
         const Outcome more = outcome(context, logits, loss);
         CHECK(same_bits(more.value, one.value));
         CHECK(same_bits(more.gradient, one.gradient));
@@ -477,7 +482,7 @@ TEST_CASE("a NaN stays in its row, and what does not count may be anything") {
   const Doubles logits = {1, 2, kNaN, 0, 3, 1};
   const auto run = [&](const Counts& targets, LossReduction reduction) {
     return outcome(tensor_of(logits, {3, 2}, Dtype::f64), [&](Tape& tape, const Variable& x) {
-      return cross_entropy(tape, x, classes_of(targets), {.reduction = reduction});
+      return host::cross_entropy(tape, x, classes_of(targets), {.reduction = reduction});
     });
   };
   const Outcome rows = run({0, 1, 0}, LossReduction::none);
@@ -493,17 +498,18 @@ TEST_CASE("a NaN stays in its row, and what does not count may be anything") {
   const Tensor weights = Tensor::from({1.0, 0.0}, {2});
   const Outcome weightless =
       outcome(tensor_of(logits, {3, 2}, Dtype::f64), [&](Tape& tape, const Variable& x) {
-        return cross_entropy(tape, x, classes_of({0, 1, 0}),
-                             {.class_weights = weights, .reduction = LossReduction::none});
+        return host::cross_entropy(tape, x, classes_of({0, 1, 0}),
+                                   {.class_weights = weights, .reduction = LossReduction::none});
       });
   CHECK(doubles_of(weightless.value)[1] == 0.0);
   CHECK(doubles_of(weightless.gradient)[2] == 0.0);
 
   const PackedLayoutPtr layout = PackedLayout::make({1, 2});
-  const Outcome ctc = outcome(
-      tensor_of(logits, {3, 2}, Dtype::f64), over(layout, [&](Tape& tape, const PackedVariable& x) {
-        return ctc_loss(tape, x, classes_of({1, 1}), {1, 1}, {.reduction = LossReduction::none});
-      }));
+  const Outcome ctc = outcome(tensor_of(logits, {3, 2}, Dtype::f64),
+                              over(layout, [&](Tape& tape, const PackedVariable& x) {
+                                return host::ctc_loss(tape, x, classes_of({1, 1}), {1, 1},
+                                                      {.reduction = LossReduction::none});
+                              }));
   const std::int64_t other = layout->row(1, 0);
   CHECK(std::isnan(ctc.value.values<double>()[0]));  // row 1 is the short sequence's
   CHECK(std::isfinite(ctc.value.values<double>()[1]));
@@ -515,16 +521,17 @@ TEST_CASE("what an upstream gradient of 0 leaves out may be NaN") {
   const PackedLayoutPtr layout = PackedLayout::make({1, 1, 1});
   const std::vector<Loss> losses = {
       [](Tape& tape, const Variable& x) {
-        return cross_entropy(tape, x, classes_of({0, 1, 0}), {.reduction = LossReduction::none});
+        return host::cross_entropy(tape, x, classes_of({0, 1, 0}),
+                                   {.reduction = LossReduction::none});
       },
       over(layout,
            [&](Tape& tape, const PackedVariable& x) {
-             return mse_loss(tape, x, {Tensor::zeros({3, 2}, Dtype::f64), layout},
-                             LossReduction::none, Per::sequence);
+             return host::mse_loss(tape, x, {Tensor::zeros({3, 2}, Dtype::f64), layout},
+                                   LossReduction::none, Per::sequence);
            }),
       over(layout, [](Tape& tape, const PackedVariable& x) {
-        return ctc_loss(tape, x, classes_of({1, 1, 1}), {1, 1, 1},
-                        {.reduction = LossReduction::none});
+        return host::ctc_loss(tape, x, classes_of({1, 1, 1}), {1, 1, 1},
+                              {.reduction = LossReduction::none});
       })};
   for (const Loss& loss : losses) {
     const Doubles gradient = doubles_of(outcome(logits, loss, {1, 0, 1}).gradient);
@@ -538,22 +545,22 @@ TEST_CASE("what an upstream gradient of 0 leaves out may be NaN") {
 TEST_CASE("the mean of nothing is 0, with zeros for gradients") {
   const Tensor logits = tensor_of(random_values(4, 1), {2, 2}, Dtype::f32);
   const Outcome ignored = outcome(logits, [&](Tape& tape, const Variable& x) {
-    return cross_entropy(tape, x, classes_of({-100, -100}));
+    return host::cross_entropy(tape, x, classes_of({-100, -100}));
   });
   CHECK(doubles_of(ignored.value) == Doubles{0});
   CHECK(doubles_of(ignored.gradient) == Doubles(4));
   const Tensor none = Tensor::empty({0, 2}, Dtype::f32);
   const PackedLayoutPtr layout = PackedLayout::make({0, 0});
   const std::vector<Loss> losses = {
-      [&](Tape& tape, const Variable& x) { return cross_entropy(tape, x, classes_of({})); },
-      [&](Tape& tape, const Variable& x) { return mse_loss(tape, x, none); },
-      [&](Tape& tape, const Variable& x) { return bce_with_logits(tape, x, none); },
+      [&](Tape& tape, const Variable& x) { return host::cross_entropy(tape, x, classes_of({})); },
+      [&](Tape& tape, const Variable& x) { return host::mse_loss(tape, x, none); },
+      [&](Tape& tape, const Variable& x) { return host::bce_with_logits(tape, x, none); },
       over(layout,
            [&](Tape& tape, const PackedVariable& x) {
-             return cross_entropy(tape, x, {classes_of({}), layout}, {}, Per::sequence);
+             return host::cross_entropy(tape, x, {classes_of({}), layout}, {}, Per::sequence);
            }),
       over(layout, [&](Tape& tape, const PackedVariable& x) {
-        return ctc_loss(tape, x, classes_of({}), {0, 0});
+        return host::ctc_loss(tape, x, classes_of({}), {0, 0});
       })};
   for (const Loss& loss : losses) CHECK(doubles_of(outcome(none, loss).value) == Doubles{0});
   const Tensor no_features = Tensor::empty({3, 0}, Dtype::f32);
@@ -561,7 +568,7 @@ TEST_CASE("the mean of nothing is 0, with zeros for gradients") {
   const auto featureless = [&](LossReduction reduction) {
     return outcome(
         no_features, over(rows, [&](Tape& tape, const PackedVariable& x) {
-          return mse_loss(tape, x, {no_features.clone(), rows}, reduction, Per::sequence);
+          return host::mse_loss(tape, x, {no_features.clone(), rows}, reduction, Per::sequence);
         }));
   };
   CHECK(doubles_of(featureless(LossReduction::mean).value) == Doubles{0});
@@ -571,8 +578,9 @@ TEST_CASE("the mean of nothing is 0, with zeros for gradients") {
 TEST_CASE("a scalar is one element") {
   const Tensor three = tensor_of({3}, {}, Dtype::f64), target = tensor_of({1}, {}, Dtype::f64);
   for (const LossReduction reduction : kReductions) {
-    const Outcome got = outcome(
-        three, [&](Tape& tape, const Variable& x) { return mse_loss(tape, x, target, reduction); });
+    const Outcome got = outcome(three, [&](Tape& tape, const Variable& x) {
+      return host::mse_loss(tape, x, target, reduction);
+    });
     CHECK(got.value.shape() == Shape{});
     CHECK(doubles_of(got.value) == Doubles{4});
     CHECK(doubles_of(got.gradient) == Doubles{4});
@@ -584,8 +592,8 @@ TEST_CASE("large and infinite logits") {
   const Doubles targets = {1, 0, 1, 0, 1, 0};
   const Outcome bce =
       outcome(tensor_of(logits, {6}, Dtype::f64), [&](Tape& tape, const Variable& x) {
-        return bce_with_logits(tape, x, tensor_of(targets, {6}, Dtype::f64),
-                               {.reduction = LossReduction::none});
+        return host::bce_with_logits(tape, x, tensor_of(targets, {6}, Dtype::f64),
+                                     {.reduction = LossReduction::none});
       });
   CHECK(doubles_of(bce.value) == Doubles{0, 0, 0, 0, 1000, 1000});
   CHECK(doubles_of(bce.gradient) == Doubles{0, 0, 0, 0, -1, 1});
@@ -593,129 +601,250 @@ TEST_CASE("large and infinite logits") {
   const Tensor weight = Tensor::from({1.0, 1.0, 0.0}, {3});
   const Outcome masked = outcome(
       tensor_of({900, 900, -kInfinity}, {1, 3}, Dtype::f64), [&](Tape& tape, const Variable& x) {
-        return cross_entropy(tape, x, classes_of({0}),
-                             {.class_weights = weight, .label_smoothing = 0.3});
+        return host::cross_entropy(tape, x, classes_of({0}),
+                                   {.class_weights = weight, .label_smoothing = 0.3});
       });
   check_close(doubles_of(masked.value), {0.9 * std::log(2.0)}, 1000 * kEpsilon);
   CHECK(doubles_of(masked.gradient)[2] == 0.0);
 }
 
 TEST_CASE("a loss that nothing follows has no part in the gradient; constants have none") {
-  Context context(Device::cpu(), {.threads = 1});
+  Context context = test_context();
   Tape tape(context);
-  const Variable x = tape.input(tensor_of({1, 2}, {1, 2}, Dtype::f32));
+  const Variable x = tape.input(context.to_device(tensor_of({1, 2}, {1, 2}, Dtype::f32)));
   const Tensor zeros = Tensor::zeros({1, 2}, Dtype::f32);
   const PackedLayoutPtr layout = PackedLayout::make({1});
-  const Variable loss = cross_entropy(tape, x, classes_of({1}));
-  mse_loss(tape, x, zeros);
-  cross_entropy(tape, x, classes_of({0}));
-  ctc_loss(tape, {x, layout}, classes_of({1}), {1});
+  const Variable loss = host::cross_entropy(tape, x, classes_of({1}));
+  host::mse_loss(tape, x, zeros);
+  host::cross_entropy(tape, x, classes_of({0}));
+  host::ctc_loss(tape, {x, layout}, classes_of({1}), {1});
   const Variable constant = x.detach();
-  CHECK_FALSE(mse_loss(tape, constant, zeros).needs_gradient());
-  CHECK_FALSE(cross_entropy(tape, constant, classes_of({0})).needs_gradient());
-  CHECK_FALSE(ctc_loss(tape, {constant, layout}, classes_of({1}), {1}).needs_gradient());
+  CHECK_FALSE(host::mse_loss(tape, constant, zeros).needs_gradient());
+  CHECK_FALSE(host::cross_entropy(tape, constant, classes_of({0})).needs_gradient());
+  CHECK_FALSE(host::ctc_loss(tape, {constant, layout}, classes_of({1}), {1}).needs_gradient());
   tape.backward(loss);
   const double p = 1 / (1 + std::exp(1.0));
-  check_close(doubles_of(x.gradient()), {p, -p}, 0x1p-23);
+  check_close(doubles_of(context.to_host(x.gradient())), {p, -p}, 0x1p-23);
 }
 
 TEST_CASE("argmax: the first of equals, a NaN before all") {
-  Context context(Device::cpu(), {.threads = 2});
-  for (const Dtype dtype : {Dtype::f32, Dtype::f64}) {
+  Context context = test_context();
+  for (const Dtype dtype : layer_dtypes()) {
     const Tensor rows =
         tensor_of({1, 3, 3, -1, -2, -kInfinity, 5, kNaN, 6, kNaN, 7, kNaN}, {4, 3}, dtype);
-    const Tensor result = argmax(context, rows);
+    const Tensor result = host::argmax(context, rows);
     CHECK(std::ranges::equal(result.values<std::int64_t>(), Counts{1, 0, 1, 0}));
   }
   check_refused("no classes",
                 [&] {
-                  argmax(context, Tensor::empty({2, 0}, Dtype::f32));
+                  host::argmax(context, Tensor::empty({2, 0}, Dtype::f32));
                 },
                 {"[2, 0]"});
-  check_refused("a vector", [&] { argmax(context, Tensor::empty({2}, Dtype::f32)); }, {"[2]"});
+  check_refused("a vector", [&] { host::argmax(context, Tensor::empty({2}, Dtype::f32)); },
+                {"[2]"});
+}
+
+// ---- what only a GPU does -----------------------------------------------------------------------
+
+// Losses of all kinds over packed rows of `shape`, in which an element's target is 0 or a class 1.
+std::vector<Loss> all_losses(const PackedLayoutPtr& layout, const Shape& shape,
+                             LossReduction reduction, Per per) {
+  const std::int64_t total = layout->total();
+  const Counts classes = random_classes(total, shape[1], 3);
+  const auto zeros = [=](const Variable& x) {
+    return PackedSequence(Tensor::zeros(shape, x.dtype()), layout);
+  };
+  return {over(layout,
+               [=](Tape& tape, const PackedVariable& x) {
+                 return host::cross_entropy(tape, x, {classes_of(classes), layout},
+                                            {.label_smoothing = 0.1, .reduction = reduction}, per);
+               }),
+          over(layout,
+               [=](Tape& tape, const PackedVariable& x) {
+                 return host::mse_loss(tape, x, zeros(x.data), reduction, per);
+               }),
+          over(layout,
+               [=](Tape& tape, const PackedVariable& x) {
+                 return host::bce_with_logits(tape, x, zeros(x.data), {.reduction = reduction},
+                                              per);
+               }),
+          over(layout, [=](Tape& tape, const PackedVariable& x) {
+            return host::ctc_loss(tape, x, classes_of(Counts(layout->lengths().size(), 1)),
+                                  Counts(layout->lengths().size(), 1), {.reduction = reduction});
+          })};
+}
+
+TEST_CASE("losses of 16 bits are those of the same numbers in f32, their gradients rounded once") {
+  if (!on_device()) PACKRNN_SKIP("the CPU does not compute in 16 bits");
+  const PackedLayoutPtr layout = PackedLayout::make({3, 1, 4});
+  const Shape shape{8, 5};
+  for (const Dtype dtype : {Dtype::f16, Dtype::bf16})
+    for (const LossReduction reduction : kReductions)
+      for (const Per per : kPers) {
+        const Tensor narrow = tensor_of(random_values(40, 2), shape, dtype);
+        int k = 0;
+        for (const Loss& loss : all_losses(layout, shape, reduction, per)) {
+          CAPTURE(dtype, static_cast<int>(reduction), static_cast<int>(per), k++);
+          const Outcome got = outcome(narrow, loss),
+                        f32 = outcome(convert(narrow, Dtype::f32), loss),
+                        f64 = outcome(convert(narrow, Dtype::f64), loss);
+          CHECK(got.value.dtype() == Dtype::f32);
+          CHECK(same_bits(got.value, f32.value));
+          CHECK(same_bits(got.gradient, convert(f64.gradient, dtype)));
+        }
+      }
+  // A mean over more rows than f16 counts to.
+  const Outcome many =
+      outcome(Tensor::zeros({70'000, 2}, Dtype::f16), [](Tape& tape, const Variable& x) {
+        return host::cross_entropy(tape, x, Tensor::zeros({70'000}, Dtype::i64));
+      });
+  CHECK(many.value.values<float>()[0] == static_cast<float>(std::log(2.0)));
+}
+
+TEST_CASE("a loss and its gradient do not wait for a GPU") {
+  if (!on_device()) PACKRNN_SKIP("there is nothing to wait for");
+  const PackedLayoutPtr layout = PackedLayout::make({3, 1, 4});
+  const Shape shape{8, 5};
+  Context context = test_context();
+  const Tensor input = context.to_device(tensor_of(random_values(40, 2), shape, Dtype::f32));
+  for (const LossReduction reduction : kReductions)
+    for (const Per per : kPers)
+      for (const Loss& loss : all_losses(layout, shape, reduction, per)) {
+        Tape tape(context);
+        Tensor copy = context.empty(shape, Dtype::f32);
+        context.copy(input, copy);
+        const std::int64_t before = gpu::waits();
+        const Variable x = tape.input(std::move(copy)), y = loss(tape, x);
+        Tensor upstream = context.zeros(y.shape(), y.dtype());
+        tape.backward({{y, upstream}});
+        argmax(context, x.value());
+        CHECK(gpu::waits() == before);
+        context.synchronize();
+      }
+}
+
+TEST_CASE("packed losses of a layout that only the device knows leave out the rows left over") {
+  if (!on_device()) PACKRNN_SKIP("a layout made on the CPU is known");
+  Context context = test_context();
+  const Counts lengths = {3, 0, 4};
+  const PackedLayoutPtr known = PackedLayout::make(lengths);
+  const auto layout = kernels::make_layout(context, context.to_device(classes_of(lengths)),
+                                           {.padded_length = 4, .rows = 9});
+  Doubles values = random_values(9 * 5, 2);
+  const Tensor rows = tensor_of({values.begin(), values.begin() + 7 * 5}, {7, 5}, Dtype::f32);
+  std::fill(values.begin() + 7 * 5, values.end(), kNaN);
+  const Tensor with_more = tensor_of(values, {9, 5}, Dtype::f32);
+  for (const LossReduction reduction : {LossReduction::sum, LossReduction::mean})
+    for (const Per per : kPers) {
+      const auto loss = [&](const PackedLayoutPtr& at, std::int64_t total) {
+        return over(at, [=](Tape& tape, const PackedVariable& x) {
+          Counts classes = {0, 1, 2, 3, 4, 0, 1};
+          classes.resize(static_cast<std::size_t>(total));
+          return packrnn::cross_entropy(
+              tape, x, PackedSequence(tape.context().to_device(classes_of(classes)), at),
+              {.reduction = reduction}, per);
+        });
+      };
+      const Outcome got = outcome(context, with_more, loss(layout, 9)),
+                    expected = outcome(context, rows, loss(known, 7));
+      CHECK(same_bits(got.value, expected.value));
+      CHECK(same_bits(got.gradient.view().rows(0, 7), expected.gradient));
+      for (const float g : got.gradient.view().rows(7, 9).values<float>()) CHECK(g == 0.0F);
+    }
 }
 
 // ---- refusals -----------------------------------------------------------------------------------
 
 TEST_CASE("wrong arguments of losses are refused with their values") {
-  Context context(Device::cpu(), {.threads = 1});
+  Context context = test_context();
   Tape tape(context);
-  const Variable x = tape.input(Tensor::zeros({3, 4}, Dtype::f32));
+  const auto input = [&](Tensor value) { return tape.input(context.to_device(value)); };
+  const Variable x = input(Tensor::zeros({3, 4}, Dtype::f32));
   const PackedLayoutPtr layout = PackedLayout::make({2, 1}), other = PackedLayout::make({1, 2});
   const PackedVariable packed{x, layout};
-  const auto refused = [](const char* what, const std::vector<std::string>& parts,
-                          const std::function<void()>& call) { check_refused(what, call, parts); };
+  // What a GPU's kernels find wrong in data, the next wait says.
+  const auto refused = [&](const char* what, const std::vector<std::string>& parts,
+                           const std::function<void()>& call) {
+    check_refused(
+        what,
+        [&] {
+          call();
+          context.synchronize();
+        },
+        parts);
+  };
   refused("class", {"targets[1] is 4", "0 to 3", "-100"}, [&] {
-    cross_entropy(tape, x, classes_of({0, 4, 1}));
+    host::cross_entropy(tape, x, classes_of({0, 4, 1}));
   });
   refused("negative class", {"targets[2] is -1", "0 to 3"}, [&] {
-    cross_entropy(tape, x, classes_of({0, 3, -1}));
+    host::cross_entropy(tape, x, classes_of({0, 3, -1}));
   });
   refused("count", {"targets has shape [2]", "[3]"}, [&] {
-    cross_entropy(tape, x, classes_of({0, 1}));
+    host::cross_entropy(tape, x, classes_of({0, 1}));
   });
   refused("dtype", {"targets has dtype f32"},
-          [&] { cross_entropy(tape, x, Tensor::zeros({3}, Dtype::f32)); });
+          [&] { host::cross_entropy(tape, x, Tensor::zeros({3}, Dtype::f32)); });
   refused("smoothing", {"label_smoothing is 1.5", "0 to 1"}, [&] {
-    cross_entropy(tape, x, classes_of({0, 1, 2}), {.label_smoothing = 1.5});
+    host::cross_entropy(tape, x, classes_of({0, 1, 2}), {.label_smoothing = 1.5});
   });
   refused("weights' shape", {"class_weights has shape [3]", "[4]"}, [&] {
-    cross_entropy(tape, x, classes_of({0, 1, 2}),
-                  {.class_weights = Tensor::zeros({3}, Dtype::f32)});
+    host::cross_entropy(tape, x, classes_of({0, 1, 2}),
+                        {.class_weights = Tensor::zeros({3}, Dtype::f32)});
   });
   refused("weight", {"class_weights[1] is -1"}, [&] {
     const Tensor weights = Tensor::from({1.0, -1.0, 1.0, 1.0}, {4});
-    cross_entropy(tape, x, classes_of({0, 1, 2}), {.class_weights = weights});
+    host::cross_entropy(tape, x, classes_of({0, 1, 2}), {.class_weights = weights});
   });
   refused("rank", {"logits has shape [3]", "[M, C]"}, [&] {
-    cross_entropy(tape, tape.input(Tensor::zeros({3}, Dtype::f32)), classes_of({0, 1, 2}));
+    host::cross_entropy(tape, input(Tensor::zeros({3}, Dtype::f32)), classes_of({0, 1, 2}));
   });
   refused("other rows", {"targets has lengths 1 2", "expected 2 1"}, [&] {
-    cross_entropy(tape, packed, {classes_of({0, 1, 2}), other});
+    host::cross_entropy(tape, packed, {classes_of({0, 1, 2}), other});
   });
   refused("not defined", {"logits is not defined"},
-          [&] { cross_entropy(tape, Variable{}, classes_of({0})); });
+          [&] { host::cross_entropy(tape, Variable{}, classes_of({0})); });
   refused("target shape", {"target has shape [4, 3]", "[3, 4]"}, [&] {
-    mse_loss(tape, x, Tensor::zeros({4, 3}, Dtype::f32));
+    host::mse_loss(tape, x, Tensor::zeros({4, 3}, Dtype::f32));
   });
   refused("target dtype", {"dtype f64", "f32"}, [&] {
-    mse_loss(tape, x, Tensor::zeros({3, 4}, Dtype::f64));
+    host::mse_loss(tape, x, Tensor::zeros({3, 4}, Dtype::f64));
   });
   refused("pos_weight", {"pos_weight has shape [3]", "[3, 4]"}, [&] {
-    bce_with_logits(tape, x, Tensor::zeros({3, 4}, Dtype::f32),
-                    {.pos_weight = Tensor::zeros({3}, Dtype::f32)});
+    host::bce_with_logits(tape, x, Tensor::zeros({3, 4}, Dtype::f32),
+                          {.pos_weight = Tensor::zeros({3}, Dtype::f32)});
   });
   refused("probability", {"targets[1] is 1.5", "0 to 1"}, [&] {
-    bce_with_logits(tape, tape.input(Tensor::zeros({2}, Dtype::f32)),
-                    tensor_of({1, 1.5}, {2}, Dtype::f32));
+    host::bce_with_logits(tape, input(Tensor::zeros({2}, Dtype::f32)),
+                          tensor_of({1, 1.5}, {2}, Dtype::f32));
   });
   refused("probability", {"targets[0] is nan", "0 to 1"}, [&] {
-    bce_with_logits(tape, tape.input(Tensor::zeros({2}, Dtype::f64)),
-                    tensor_of({kNaN, 1}, {2}, Dtype::f64));
+    host::bce_with_logits(tape, input(Tensor::zeros({2}, Dtype::f64)),
+                          tensor_of({kNaN, 1}, {2}, Dtype::f64));
   });
   refused("label", {"targets[2] is 4", "0 to 3"}, [&] {
-    ctc_loss(tape, packed, classes_of({1, 2, 4}), {2, 1});
+    host::ctc_loss(tape, packed, classes_of({1, 2, 4}), {2, 1});
   });
   refused("the blank", {"targets[0] is 0", "the blank"}, [&] {
-    ctc_loss(tape, packed, classes_of({0, 2, 3}), {2, 1});
+    host::ctc_loss(tape, packed, classes_of({0, 2, 3}), {2, 1});
   });
   refused("blank", {"blank is 4", "0 to 3"}, [&] {
-    ctc_loss(tape, packed, classes_of({1, 2, 3}), {2, 1}, {.blank = 4});
+    host::ctc_loss(tape, packed, classes_of({1, 2, 3}), {2, 1}, {.blank = 4});
   });
   refused("too few targets", {"target_lengths[1] is 2", "only 1 of 3"}, [&] {
-    ctc_loss(tape, packed, classes_of({1, 2, 3}), {2, 2});
+    host::ctc_loss(tape, packed, classes_of({1, 2, 3}), {2, 2});
   });
   refused("too many targets", {"targets has shape [3]", "[2]"}, [&] {
-    ctc_loss(tape, packed, classes_of({1, 2, 3}), {1, 1});
+    host::ctc_loss(tape, packed, classes_of({1, 2, 3}), {1, 1});
   });
   refused("negative length", {"lengths[0] is -1"}, [&] {
-    ctc_loss(tape, packed, classes_of({1, 2, 3}), {-1, 1});
+    host::ctc_loss(tape, packed, classes_of({1, 2, 3}), {-1, 1});
   });
   refused("sequences", {"target_lengths has 1 entries", "expected 2"}, [&] {
-    ctc_loss(tape, packed, classes_of({1, 2, 3}), {3});
+    host::ctc_loss(tape, packed, classes_of({1, 2, 3}), {3});
   });
   CHECK_THROWS_AS(
-      mse_loss(tape, tape.constant(Tensor::zeros({1}, Dtype::i64)), Tensor::zeros({1}, Dtype::i64)),
+      host::mse_loss(tape, tape.constant(context.to_device(Tensor::zeros({1}, Dtype::i64))),
+                     Tensor::zeros({1}, Dtype::i64)),
       Unsupported);
 }
 

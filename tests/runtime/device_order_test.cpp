@@ -1,4 +1,5 @@
 // Order: streams of two contexts, faults that kernels report, devices by environment.
+#include <bit>
 #include <cstdint>
 #include <cstdlib>
 #include <packrnn/runtime/context.hpp>
@@ -127,6 +128,8 @@ TEST_CASE("a fault that a kernel reported is thrown by the next wait, once") {
       {FaultCode::length_order, "lengths[1] is 2 after 3"},
       {FaultCode::index_range, "index 1 is 2, but must be at least 3 and less than 4"},
       {FaultCode::cluster, "rank 1"},
+      {FaultCode::target_class, "targets[1] is 2, expected 0 to 3, or 4 to be left out"},
+      {FaultCode::target_label, "targets[1] is 2, expected 0 to 3 and not the blank, 4"},
       {FaultCode::count, "not known"},
   };
   for (const auto& [code, text] : all) {
@@ -134,6 +137,11 @@ TEST_CASE("a fault that a kernel reported is thrown by the next wait, once") {
     CHECK_THROWS_WITH(context.synchronize(), Contains(text));
     context.synchronize();
   }
+  const auto half = std::bit_cast<std::int64_t>(-0.5);
+  report(context, FaultCode::target_chance, {7, half});
+  CHECK_THROWS_WITH(context.synchronize(), Contains("targets[7] is -0.5"));
+  report(context, FaultCode::class_weight, {7, half});
+  CHECK_THROWS_WITH(context.synchronize(), Contains("class_weights[7] is -0.5"));
 }
 
 TEST_CASE("PACKRNN_DEVICE decides what the best device is") {
