@@ -142,7 +142,7 @@ void pack_recurrent(Context& context, const RecurrentShape& s, const RecurrentWe
   if (s.projection > 0) check("w_hr", w.w_hr, {s.projection, s.hidden}, s.dtype);
   check_panels(panels, elements, s.dtype, device);
   check_fits(s, w);
-  if (device.type == DeviceType::cpu) return cpu::pack_recurrent(s, w, panels);
+  if (device.type == DeviceType::cpu) return cpu::pack_recurrent(context, s, w, panels);
   Tensor filled = Tensor::empty({elements}, s.dtype);
   cuda::fill_panels(s, w, filled.span().raw());
   context.copy(filled, panels);

@@ -66,7 +66,7 @@ void pack_recurrent_backward(Context& context, const RecurrentShape& s, const Re
   check("w_hh", w.w_hh, {rows, s.state()}, s.dtype);
   if (s.projection > 0) check("w_hr", w.w_hr, {s.projection, s.hidden}, s.dtype);
   check_panels(panels, elements, s.dtype);
-  cpu::pack_recurrent_backward(s, w, panels);
+  cpu::pack_recurrent_backward(context, s, w, panels);
 }
 
 void recurrent_backward(Context& context, const RecurrentShape& s, const PackedLayout& layout,
