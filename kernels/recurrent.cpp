@@ -150,7 +150,7 @@ void pack_recurrent(Context& context, const RecurrentShape& s, const RecurrentWe
   check_weights(device, s, w);
   check_panels(panels, elements, s.dtype, device);
   check_fits(s, w);
-  if (device.type == DeviceType::cpu) return cpu::pack_recurrent(s, w, panels);
+  if (device.type == DeviceType::cpu) return cpu::pack_recurrent(context, s, w, panels);
   if (w.w_ih.device() == device) return cuda::pack_panels(context.stream(), s, w, panels.raw());
   Tensor filled = Tensor::empty({elements}, s.dtype);
   cuda::fill_panels(s, w, filled.span().raw());

@@ -73,7 +73,7 @@ void pack_recurrent_backward(Context& context, const RecurrentShape& s, const Re
   const std::int64_t elements = recurrent_backward_panel_elements(device, s);
   check_weights(device, s, w);
   check_panels(panels, elements, s.dtype, device);
-  if (!on_gpu(device)) return cpu::pack_recurrent_backward(s, w, panels);
+  if (!on_gpu(device)) return cpu::pack_recurrent_backward(context, s, w, panels);
   if (w.w_ih.device() == device)
     return cuda::pack_backward_panels(context.stream(), s, w, panels.raw());
   const auto up = [&](const TensorView& t) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -41,7 +42,11 @@ class Derived {
   /// The value for this version of the parameters on the context's device. `make` returns a T and
   /// runs at most once per version and device, also when several threads come first together; it
   /// puts its work on the context's stream. Other streams of the device are made to wait for that
-  /// work. What `make` throws leaves everything as it was.
+  /// work. After what `make` throws, the next call makes the value.
+  ///
+  /// A `make` that takes a T gets an earlier value to make the new one in, on the CPU and once
+  /// nobody holds it: training packs weights in every step, and fresh memory costs as much as that.
+  /// Else an empty one.
   ///
   /// The memory of a T must not be tied to one stream (Tensor::empty, not Context::empty): a value
   /// that is replaced may still be in use on several.
@@ -51,7 +56,17 @@ class Derived {
     Entry& entry = state_->entry(context.device());
     if (!entry.value || entry.version != version) {
       refuse_capture(context);
-      auto value = std::make_shared<const T>(make());
+      std::shared_ptr<const T> value;
+      if constexpr (std::is_invocable_v<Make, T>) {
+        if (entry.device == Device::cpu()) {
+          entry.value.reset();
+          value = {new T(make(entry.spare->take())), Keep{entry.spare}};
+        } else {
+          value = std::make_shared<const T>(make(T{}));
+        }
+      } else {
+        value = std::make_shared<const T>(make());
+      }
       entry.mark = StreamMark(context);
       entry.value = std::move(value);
       entry.version = version;
@@ -61,8 +76,33 @@ class Derived {
   }
 
  private:
+  /// The last value that nobody holds any more.
+  class Spare {
+   public:
+    T take() {
+      const std::scoped_lock lock(mutex_);
+      return std::exchange(value_, T{});
+    }
+    void put(T value) {
+      const std::scoped_lock lock(mutex_);
+      value_ = std::move(value);
+    }
+
+   private:
+    std::mutex mutex_;
+    T value_{};
+  };
+  struct Keep {
+    std::shared_ptr<Spare> spare;
+
+    void operator()(T* value) const {
+      spare->put(std::move(*value));
+      delete value;
+    }
+  };
   struct Entry {
     Device device;
+    std::shared_ptr<Spare> spare = std::make_shared<Spare>();
     std::shared_ptr<const T> value;
     std::uint64_t version = 0;
     StreamMark mark;  // when the value is there

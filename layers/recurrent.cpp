@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "packrnn/layers/arguments.hpp"
 #include "packrnn/layers/recurrent_parts.hpp"
@@ -90,9 +91,9 @@ void Recurrent::reset_parameters(Generator& generator) {
 Recurrent::Panels Recurrent::forward_panels(Context& context) const {
   const Parameters& parameters = impl_->parameters;
   expects_usable(parameters, context, false);
-  return impl_->forward_panels.get(context, parameters.version(), [&] {
+  return impl_->forward_panels.get(context, parameters.version(), [&](std::vector<Tensor> used) {
     return pack_weights(context, config_, parameters, kernels::recurrent_panel_elements,
-                        kernels::pack_recurrent);
+                        kernels::pack_recurrent, std::move(used));
   });
 }
 

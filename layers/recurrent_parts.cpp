@@ -1,5 +1,7 @@
 #include "packrnn/layers/recurrent_parts.hpp"
 
+#include <utility>
+
 #include "packrnn/kernels/elementwise.hpp"
 #include "packrnn/layers/arguments.hpp"
 #include "packrnn/runtime/expects.hpp"
@@ -51,16 +53,17 @@ std::vector<Tensor> pack_weights(Context& context, const Recurrent::Config& conf
                                  const Parameters& parameters,
                                  std::int64_t (*elements)(Device, const kernels::RecurrentShape&),
                                  void (*pack)(Context&, const kernels::RecurrentShape&,
-                                              const kernels::RecurrentWeights&,
-                                              const TensorSpan&)) {
+                                              const kernels::RecurrentWeights&, const TensorSpan&),
+                                 std::vector<Tensor> used) {
   const Device device = context.device();
-  std::vector<Tensor> all;
+  std::vector<Tensor> all = std::move(used);
+  const bool fresh = all.empty();
+  std::size_t index = 0;
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
     const kernels::RecurrentShape shape = shape_of(config, layer);
     for (std::int64_t d = 0; d < (config.bidirectional ? 2 : 1); ++d) {
-      Tensor& panels =
-          all.emplace_back(Tensor::empty({elements(device, shape)}, config.dtype, device));
-      pack(context, shape, weights_of(config, parameters, layer, d), panels);
+      if (fresh) all.push_back(Tensor::empty({elements(device, shape)}, config.dtype, device));
+      pack(context, shape, weights_of(config, parameters, layer, d), all[index++]);
     }
   }
   return all;

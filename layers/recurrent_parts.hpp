@@ -38,12 +38,13 @@ kernels::RecurrentWeights weights_of(const Recurrent::Config& config, const Para
                                      std::int64_t layer, std::int64_t direction);
 
 /// The packed weights of every layer and direction in a form that two functions of the kernels
-/// define: how many elements it has, and how it is made.
+/// define: how many elements it has, and how it is made. `used`: an earlier result, or empty.
 std::vector<Tensor> pack_weights(Context& context, const Recurrent::Config& config,
                                  const Parameters& parameters,
                                  std::int64_t (*elements)(Device, const kernels::RecurrentShape&),
                                  void (*pack)(Context&, const kernels::RecurrentShape&,
-                                              const kernels::RecurrentWeights&, const TensorSpan&));
+                                              const kernels::RecurrentWeights&, const TensorSpan&),
+                                 std::vector<Tensor> used);
 
 /// [A, B, F] as [B, A, F].
 Tensor swapped(Context& context, const TensorView& from);

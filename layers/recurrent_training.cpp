@@ -147,9 +147,9 @@ void go_back(Context& context, Recorded& r) {
 
 Recurrent::Panels Recurrent::backward_panels(Context& context) const {
   const Parameters& parameters = impl_->parameters;
-  return impl_->backward_panels.get(context, parameters.version(), [&] {
+  return impl_->backward_panels.get(context, parameters.version(), [&](std::vector<Tensor> used) {
     return pack_weights(context, config_, parameters, kernels::recurrent_backward_panel_elements,
-                        kernels::pack_recurrent_backward);
+                        kernels::pack_recurrent_backward, std::move(used));
   });
 }
 

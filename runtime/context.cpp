@@ -10,6 +10,7 @@
 #include "packrnn/runtime/device_queue.hpp"
 #include "packrnn/runtime/expects.hpp"
 #include "packrnn/runtime/gpu.hpp"
+#include "packrnn/runtime/host_memory.hpp"
 
 namespace packrnn {
 namespace {
@@ -182,7 +183,12 @@ struct Context::State {
                      : std::make_shared<DeviceQueue>(device.index, options.stream);
   }
 
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State() { memory->close(); }
+
   Device device;
+  std::shared_ptr<HostMemory> memory = std::make_shared<HostMemory>();  // of tensors on the CPU
   ThreadPool pool;
   Workspace workspace;  // the CPU's; a GPU's is its queue's
   Generator random;
@@ -243,9 +249,9 @@ gpu::Products Context::products() {
 DeviceFault* Context::fault() const noexcept { return queue() ? queue()->fault() : nullptr; }
 
 Tensor Context::empty(Shape shape, Dtype dtype) {
-  if (queue() == nullptr) return Tensor::empty(shape, dtype);
   const std::size_t bytes = Tensor::bytes_of(shape, dtype);
-  auto storage = std::make_shared<Buffer>(queue()->allocate(bytes));
+  auto storage = std::make_shared<Buffer>(queue() ? queue()->allocate(bytes)
+                                                  : state_->memory->allocate(bytes));
   void* const data = storage->data();
   return Tensor::share(std::move(storage), data, shape, dtype);
 }

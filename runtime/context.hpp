@@ -144,7 +144,9 @@ class Context {
   /// "" where the fastest is to be chosen.
   const std::string& algorithm() const noexcept;
 
-  /// Tensors on the context's device. On a GPU their memory comes from its pool in stream order.
+  /// Tensors on the context's device. On a GPU their memory comes from its pool in stream order; on
+  /// the CPU, large ones get memory of earlier ones that died. A context keeps no more of it than
+  /// was in use at one time, until it dies.
   Tensor empty(Shape shape, Dtype dtype);
   Tensor zeros(Shape shape, Dtype dtype);
   /// A copy on the context's device, wherever `view` lies. Host memory may change as soon as the

@@ -53,8 +53,9 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 #include <algorithm>
 #include <atomic>
-#include <chrono>
+#include <ctime>
 #include <functional>
+#include <limits>
 
 namespace packrnn::bench {
 namespace {
@@ -65,16 +66,40 @@ HWY_EXPORT(Read);
 
 std::atomic<float> sink;  // so that nothing is optimised away
 
-/// Least seconds of a task on all threads of the pool.
+/// Seconds of processor time of the calling thread: what others do on the machine is no limit of
+/// it, and engines on one thread are timed the same way.
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+/// Least seconds of a task on all threads of the pool: those of the slowest thread.
 double seconds_of(ThreadPool& pool, const std::function<void(int)>& task) {
-  using Clock = std::chrono::steady_clock;
-  std::vector<double> all;
-  for (int repetition = 0; repetition < 7; ++repetition) {
-    const Clock::time_point start = Clock::now();
-    pool.run([&](int worker) { task(worker); });
-    all.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+  std::vector<double> each(static_cast<std::size_t>(pool.size()));
+  double least = std::numeric_limits<double>::infinity();
+  for (int repetition = 0; repetition < 15; ++repetition) {
+    pool.run([&](int worker) {
+      const double start = thread_seconds();
+      task(worker);
+      each[static_cast<std::size_t>(worker)] = thread_seconds() - start;
+    });
+    least = std::min(least, *std::max_element(each.begin(), each.end()));
   }
-  return *std::min_element(all.begin(), all.end());
+  return least;
+}
+
+/// Reads `count` elements, a multiple of the piece, as often as it takes to have read `total`, up
+/// and down in turns: what was read last is still near. No order is faster.
+float read_up_and_down(const float* data, std::int64_t count, std::int64_t total) {
+  constexpr std::int64_t kPiece = 8 << 10;
+  const std::int64_t pieces = count / kPiece;
+  float sum = 0;
+  bool down = false;
+  for (std::int64_t done = 0; done < total; done += count, down = !down)
+    for (std::int64_t i = 0; i < pieces; ++i)
+      sum += HWY_DYNAMIC_DISPATCH(Read)(data + (down ? pieces - 1 - i : i) * kPiece, kPiece);
+  return sum;
 }
 
 /// Clocks of cells for one vector of units.
@@ -85,9 +110,13 @@ double gates_of(const std::string& cell) { return cell == "lstm" ? 4 : 3; }
 }  // namespace
 
 double MachineLimits::bandwidth(double bytes) const {
+  double rate = bandwidths.front().rate;
   for (const Bandwidth& b : bandwidths)
-    if (bytes <= static_cast<double>(b.bytes)) return b.rate;
-  return bandwidths.back().rate;
+    if (static_cast<double>(b.bytes) <= bytes) rate = b.rate;
+  // More bytes do not come faster: where they seemed to, the measurement of fewer was disturbed.
+  for (const Bandwidth& b : bandwidths)
+    if (static_cast<double>(b.bytes) > bytes) rate = std::max(rate, b.rate);
+  return rate;
 }
 
 MachineLimits measure_limits(ThreadPool& pool) {
@@ -119,10 +148,7 @@ MachineLimits measure_limits(ThreadPool& pool) {
     const std::int64_t count = bytes / std::int64_t(sizeof(float));
     const double read = seconds_of(pool, [&](int worker) {
       const float* const data = memory[static_cast<std::size_t>(worker)].view().data<float>();
-      float sum = 0;
-      for (std::int64_t done = 0; done < kRead; done += bytes)
-        sum += HWY_DYNAMIC_DISPATCH(Read)(data, count);
-      sink = sum;
+      sink = read_up_and_down(data, count, kRead / std::int64_t(sizeof(float)));
     });
     limits.bandwidths.push_back({bytes, static_cast<double>(kRead * threads) / read});
   }

@@ -16,18 +16,21 @@ struct MachineLimits {
   double flops = 0;  // fused multiply-adds in registers, all threads together
   double clock = 0;  // Hz, of one thread
   int lanes = 0;     // of f32 in a vector register
-  /// Bytes per second that all threads read together, by how much each of them reads over and over.
+  /// Bytes per second that all threads read together, by how much each of them reads over and over,
+  /// in the best order there is for it.
   struct Bandwidth {
     std::int64_t bytes = 0;  // of one thread
     double rate = 0;
   };
   std::vector<Bandwidth> bandwidths;  // growing sizes
 
-  /// Of the smallest measured size that holds so many bytes per thread.
+  /// Of the largest measured size that is not above so many bytes per thread (else the smallest):
+  /// they come no faster.
   double bandwidth(double bytes) const;
 };
 
-/// A second or so on all threads of the pool, each of which has a CPU of its own.
+/// In processor time: a machine that is busy with other things measures the same, as far as they do
+/// not take its caches and its clock. A second or so on all threads of the pool.
 MachineLimits measure_limits(ThreadPool& pool);
 
 /// Seconds that the input product takes at the peak, plus for every step the larger of its live

@@ -120,15 +120,12 @@ HWY_INLINE void gradient_panel(std::int64_t k_count, Range columns, const T* a, 
     const std::int64_t rows = std::min<std::int64_t>(kRows, columns.end - m);
     T* c[kRows];
     for (std::int64_t r = 0; r < rows; ++r) {
-      c[r] = c_row(m + r);
-      if (!c[r]) continue;
-      c[r] += n;
+      c[r] = c_row(m + r) + n;
       for (std::int64_t i = 0; i < width; i += kLine / std::int64_t{sizeof(T)})
         __builtin_prefetch(c[r] + i, 1);
     }
     gradient_tile<kRows, kVectors>(k_count, a, b, sums);
     for (std::int64_t r = 0; r < rows; ++r) {
-      if (!c[r]) continue;
       const T* const sum = sums + r * kStep;
       std::int64_t i = 0;
       for (; i + kN <= width; i += kN)
@@ -174,14 +171,24 @@ std::int64_t gradient_product_scratch(std::int64_t n_count) {
   return kTermBlock * (gradient_block<T>(n_count) + kGradientColumns) + lines;
 }
 
+/// Columns of a: the same range of each of several planes, which begin `step` apart.
+struct GradientColumns {
+  Range range;
+  std::int64_t planes, step;
+
+  // Of one plane, a range.
+  GradientColumns(Range columns, std::int64_t plane_count = 1, std::int64_t distance = 0)
+      : range(columns), planes(plane_count), step(distance) {}
+};
+
 /// c_row(m)[n] += the sum over k of a[k][m] * b_row(k)[n], for m in columns and n < n_count.
-/// b_row(k): nullptr for a row of zeros. c_row(m): nullptr for a column whose sums nobody wants.
-/// Rows of c may not overlap each other, a or b.
+/// b_row(k): nullptr for a row of zeros. Rows of c may not overlap each other, a or b.
 template <class T, class RowOfB, class RowOfC>
-void gradient_product(std::int64_t k_count, Range columns, Rows<const T> a, std::int64_t n_count,
-                      RowOfB&& b_row, RowOfC&& c_row, T* scratch) {
+void gradient_product(std::int64_t k_count, GradientColumns columns, Rows<const T> a,
+                      std::int64_t n_count, RowOfB&& b_row, RowOfC&& c_row, T* scratch) {
   constexpr std::int64_t kStep = kGradientWidth * kLanes<T>;
-  if (columns.begin >= columns.end) return;
+  const Range range = columns.range;
+  if (range.begin >= range.end) return;
   const std::int64_t most = gradient_block<T>(n_count);
   T* const copy = scratch + kTermBlock * most;
   for (std::int64_t k = 0; k < k_count; k += kTermBlock) {
@@ -197,13 +204,17 @@ void gradient_product(std::int64_t k_count, Range columns, Rows<const T> a, std:
           copy_padded(b ? b + n + i : nullptr, count, scratch + terms * i + t * step);
         }
       }
-      for (std::int64_t m = columns.begin; m < columns.end; m += kGradientColumns) {
-        const Range block{m, std::min(m + kGradientColumns, columns.end)};
+      const std::int64_t blocks =
+          (range.end - range.begin + kGradientColumns - 1) / kGradientColumns;
+      for (std::int64_t i = 0; i < columns.planes * blocks; ++i) {
+        const std::int64_t plane = i / blocks * columns.step;
+        const std::int64_t m = plane + range.begin + i % blocks * kGradientColumns;
+        const Range block{m, std::min(m + kGradientColumns, plane + range.end)};
         const Rows<const T> rows{a[k], a.stride};
         if (full > 0) copy_columns<kGradientRows<kGradientWidth>>(terms, block, rows, copy);
-        for (std::int64_t i = 0; i < full; i += kStep)
+        for (std::int64_t at = 0; at < full; at += kStep)
           gradient_panel<kGradientRows<kGradientWidth>, kGradientWidth, T>(
-              terms, block, copy, scratch + terms * i, n + i, kStep, c_row);
+              terms, block, copy, scratch + terms * at, n + at, kStep, c_row);
         if (rest > 0)
           gradient_rest<kGradientWidth>(terms, block, rows, scratch + terms * full, n + full, rest,
                                         c_row, copy, full > 0);
@@ -212,35 +223,50 @@ void gradient_product(std::int64_t k_count, Range columns, Rows<const T> a, std:
   }
 }
 
-/// *c_at(m) += the sum over k of a[k][m], for m in columns; nullptr: nobody wants it. Blocks and
-/// bits as those of gradient_product().
-template <class T, class AddTo>
-void column_sums(std::int64_t k_count, Range columns, Rows<const T> a, AddTo&& c_at) {
+/// sums[m] = the sum over k of a[k][m], for the vectors of one tile.
+template <int kVectors, class T>
+HWY_INLINE void sum_tile(std::int64_t k_count, Rows<const T> a, T* sums) {
   const Tag<T> d;
-  constexpr std::int64_t kN = kLanes<T>, kVectors = 8;
+  constexpr std::int64_t kN = kLanes<T>;
+  hn::Vec<Tag<T>> sum[kVectors];
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) sum[v] = hn::Zero(d);
+  for (std::int64_t k = 0; k < k_count; ++k)
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) sum[v] = hn::Add(sum[v], hn::LoadU(d, a[k] + v * kN));
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) hn::Store(sum[v], d, sums + v * kN);
+}
+
+/// add(m, the sum over k of a[k][m]), for m in columns, once for each block of terms. Blocks and
+/// bits as those of gradient_product().
+template <class T, class Add>
+void column_sums(std::int64_t k_count, Range columns, Rows<const T> a, Add&& add) {
+  constexpr std::int64_t kN = kLanes<T>;
+  constexpr int kVectors = 8;
   HWY_ALIGN T sums[kVectors * kN];
   for (std::int64_t k = 0; k < k_count; k += kTermBlock) {
-    const std::int64_t end = std::min(k + kTermBlock, k_count);
+    const std::int64_t terms = std::min(kTermBlock, k_count - k);
     for (std::int64_t m = columns.begin; m < columns.end;) {
-      std::int64_t count = columns.end - m;
-      if (count >= kVectors * kN) {
+      const std::int64_t left = columns.end - m;
+      const Rows<const T> from{a[k] + m, a.stride};
+      std::int64_t count = 0;
+      if (left >= kVectors * kN) {
         count = kVectors * kN;
-        hn::Vec<Tag<T>> sum[kVectors];
-#pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) sum[v] = hn::Zero(d);
-        for (std::int64_t t = k; t < end; ++t)
-#pragma GCC unroll 8
-          for (int v = 0; v < kVectors; ++v)
-            sum[v] = hn::Add(sum[v], hn::LoadU(d, a[t] + m + v * kN));
-#pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) hn::Store(sum[v], d, sums + v * kN);
+        sum_tile<kVectors>(terms, from, sums);
+      } else if (left >= 2 * kN) {
+        count = 2 * kN;
+        sum_tile<2>(terms, from, sums);
+      } else if (left >= kN) {
+        count = kN;
+        sum_tile<1>(terms, from, sums);
       } else {
+        count = left;
         std::fill(sums, sums + count, T{0});
-        for (std::int64_t t = k; t < end; ++t)
-          for (std::int64_t i = 0; i < count; ++i) sums[i] += a[t][m + i];
+        for (std::int64_t t = 0; t < terms; ++t)
+          for (std::int64_t i = 0; i < count; ++i) sums[i] += from[t][i];
       }
-      for (std::int64_t i = 0; i < count; ++i)
-        if (T* const c = c_at(m + i)) *c += sums[i];
+      for (std::int64_t i = 0; i < count; ++i) add(m + i, sums[i]);
       m += count;
     }
   }

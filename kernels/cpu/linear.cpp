@@ -113,7 +113,8 @@ void run_gradient(Context& context, const TensorView& x, const TensorView& dy, c
         [&](std::int64_t o) { return weights + o * inputs + own_inputs.begin; }, own_scratch);
   };
   const auto sum = [&](Range own) {
-    if (biases) column_sums<T>(rows, own, gradient, [&](std::int64_t o) { return biases + o; });
+    if (biases)
+      column_sums<T>(rows, own, gradient, [&](std::int64_t o, T part) { biases[o] += part; });
   };
   if (team == 1) {
     work({0, outputs}, {0, width}, scratch);

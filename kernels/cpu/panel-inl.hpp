@@ -19,6 +19,7 @@
 #include <cstdint>
 
 #include "packrnn/runtime/element.hpp"
+#include "packrnn/runtime/thread_pool.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace packrnn::kernels::HWY_NAMESPACE {
@@ -179,19 +180,69 @@ HWY_INLINE std::int64_t panel_elements(std::int64_t k_count) {
   return round_up(k_count, kPaired<W>) * kWidth * kLanes<T>;
 }
 
-/// Fills panels of kWidth vectors and K terms for `columns` padded columns;
+/// The panels that thread `part` of `team` fills.
+struct Share {
+  int part = 0, team = 1;
+
+  Range of(std::int64_t panels) const { return split(panels, part, team); }
+};
+
+/// to[k][j] = row[j][k] for kStep rows; those that are nullptr give zeros. By squares of as many
+/// elements as 16 bytes hold, and a cache line of each row at a time.
+template <std::int64_t kStep, class T>
+HWY_INLINE void transpose_rows(const T* const* row, std::int64_t k_count, T* HWY_RESTRICT to) {
+  std::int64_t whole = 0;
+#if HWY_TARGET != HWY_SCALAR
+  constexpr std::int64_t kSide = 16 / std::int64_t{sizeof(T)};
+  constexpr std::int64_t kTerms = kLine / std::int64_t{sizeof(T)};
+  const hn::FixedTag<T, kSide> d;
+  whole = k_count / kTerms * kTerms;
+  for (std::int64_t first = 0; first < whole; first += kTerms)
+    for (std::int64_t j = 0; j < kStep; j += kSide)
+      for (std::int64_t k = first; k < first + kTerms; k += kSide) {
+        const auto load = [&](std::int64_t r) {
+          return row[j + r] ? hn::LoadU(d, row[j + r] + k) : hn::Zero(d);
+        };
+        T* const out = to + k * kStep + j;
+        const auto a = load(0), b = load(1);
+        const auto low = hn::InterleaveLower(d, a, b), high = hn::InterleaveUpper(d, a, b);
+        if constexpr (kSide == 2) {
+          hn::Store(low, d, out);
+          hn::Store(high, d, out + kStep);
+        } else {
+          const auto c = load(2), e = load(3);
+          const auto low2 = hn::InterleaveLower(d, c, e), high2 = hn::InterleaveUpper(d, c, e);
+          hn::Store(hn::ConcatLowerLower(d, low2, low), d, out);
+          hn::Store(hn::ConcatUpperUpper(d, low2, low), d, out + kStep);
+          hn::Store(hn::ConcatLowerLower(d, high2, high), d, out + 2 * kStep);
+          hn::Store(hn::ConcatUpperUpper(d, high2, high), d, out + 3 * kStep);
+        }
+      }
+#endif
+  for (std::int64_t k = whole; k < k_count; ++k)
+    for (std::int64_t j = 0; j < kStep; ++j) to[k * kStep + j] = row[j] ? row[j][k] : T{0};
+}
+
+/// Fills the share's panels of kWidth vectors and K terms for `columns` padded columns;
 /// `row_of_column(c)` is the weight row behind column c, or nullptr for a column of zeros.
 template <int kWidth, class T, class W, class RowOfColumn>
-void fill_panels(std::int64_t columns, std::int64_t k_count, RowOfColumn&& row_of_column,
-                 W* panels) {
+void fill_panels(std::int64_t columns, std::int64_t k_count, RowOfColumn&& row_of_column, W* panels,
+                 Share share = {}) {
   constexpr std::int64_t kStep = kWidth * kLanes<T>;
   const T* row[kStep];
-  for (std::int64_t first = 0; first < columns; first += kStep) {
-    for (std::int64_t j = 0; j < kStep; ++j) row[j] = row_of_column(first + j);
-    for (std::int64_t k = 0; k < k_count; k += kPaired<W>)
-      for (std::int64_t j = 0; j < kStep; ++j)
-        for (std::int64_t half = 0; half < kPaired<W>; ++half)
-          *panels++ = convert_element<W>(row[j] && k + half < k_count ? row[j][k + half] : T{0});
+  const Range own = share.of(columns / kStep);
+  panels += own.begin * panel_elements<kWidth, T, W>(k_count);
+  for (std::int64_t p = own.begin; p < own.end; ++p) {
+    for (std::int64_t j = 0; j < kStep; ++j) row[j] = row_of_column(p * kStep + j);
+    if constexpr (std::is_same_v<T, W>) {
+      transpose_rows<kStep>(row, k_count, panels);
+      panels += k_count * kStep;
+    } else {
+      for (std::int64_t k = 0; k < k_count; k += kPaired<W>)
+        for (std::int64_t j = 0; j < kStep; ++j)
+          for (std::int64_t half = 0; half < kPaired<W>; ++half)
+            *panels++ = convert_element<W>(row[j] && k + half < k_count ? row[j][k + half] : T{0});
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 // Spreads independent items over a context's threads when there is enough to do; private.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "packrnn/runtime/thread_pool.hpp"
@@ -25,6 +26,17 @@ void parallel_for(ThreadPool& pool, std::int64_t count, std::int64_t item_bytes,
     const auto [begin, end] = split(count, worker, pool.size());
     if (begin < end) body(begin, end);
   });
+}
+
+/// Calls body(part, team) for every part of a team: all threads where so many bytes move that
+/// sharing pays, else the caller alone.
+template <class Body>
+void on_team(ThreadPool& pool, std::size_t bytes, Body&& body) {
+  if (pool.size() == 1 || bytes <= std::size_t{kParallelBytes}) {
+    body(0, 1);
+    return;
+  }
+  pool.run([&](int worker) { body(worker, pool.size()); });
 }
 
 }  // namespace packrnn::kernels::cpu

@@ -7,6 +7,7 @@
 #include <bit>
 #include <optional>
 
+#include "packrnn/kernels/cpu/parallel_for.hpp"
 #include "packrnn/kernels/cpu/targets.hpp"
 #include "packrnn/kernels/cpu_target.hpp"
 
@@ -121,12 +122,15 @@ std::int64_t PanelElements(const RecurrentShape& shape) {
   return PanelMap(shape, shape.dtype == Dtype::f32 ? kLanes<float> : kLanes<double>).end;
 }
 
-void Pack(const RecurrentShape& shape, const RecurrentWeights& weights, const TensorSpan& panels) {
-  with_cell(shape.cell, [&]<Cell kCell>() {
-    if (shape.dtype == Dtype::f32)
-      pack<float, kCell>(shape, weights, panels.data<float>());
-    else
-      pack<double, kCell>(shape, weights, panels.data<double>());
+void Pack(Context& context, const RecurrentShape& shape, const RecurrentWeights& weights,
+          const TensorSpan& panels) {
+  cpu::on_team(context.pool(), panels.bytes(), [&](int part, int team) {
+    with_cell(shape.cell, [&]<Cell kCell>() {
+      if (shape.dtype == Dtype::f32)
+        pack<float, kCell>(shape, weights, panels.data<float>(), {part, team});
+      else
+        pack<double, kCell>(shape, weights, panels.data<double>(), {part, team});
+    });
   });
 }
 
@@ -159,9 +163,9 @@ std::int64_t recurrent_panel_elements(const RecurrentShape& shape) {
   return HWY_DYNAMIC_DISPATCH(PanelElements)(shape);
 }
 
-void pack_recurrent(const RecurrentShape& shape, const RecurrentWeights& weights,
+void pack_recurrent(Context& context, const RecurrentShape& shape, const RecurrentWeights& weights,
                     const TensorSpan& panels) {
-  HWY_DYNAMIC_DISPATCH(Pack)(shape, weights, panels);
+  HWY_DYNAMIC_DISPATCH(Pack)(context, shape, weights, panels);
 }
 
 void recurrent_forward(Context& context, const RecurrentShape& shape, const PackedLayout& layout,

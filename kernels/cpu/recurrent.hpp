@@ -6,7 +6,7 @@
 namespace packrnn::kernels::cpu {
 
 std::int64_t recurrent_panel_elements(const RecurrentShape& shape);
-void pack_recurrent(const RecurrentShape& shape, const RecurrentWeights& weights,
+void pack_recurrent(Context& context, const RecurrentShape& shape, const RecurrentWeights& weights,
                     const TensorSpan& panels);
 void recurrent_forward(Context& context, const RecurrentShape& shape, const PackedLayout& layout,
                        const TensorView& x, std::span<const RecurrentDirection> directions,

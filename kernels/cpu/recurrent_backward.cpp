@@ -3,8 +3,11 @@
 // packed rows at once.
 #include "packrnn/kernels/cpu/recurrent_backward.hpp"
 
+#include <initializer_list>
 #include <optional>
 
+#include "packrnn/kernels/cpu/parallel_for.hpp"
+#include "packrnn/kernels/cpu/recurrent.hpp"
 #include "packrnn/kernels/cpu/targets.hpp"
 #include "packrnn/kernels/cpu/with_real.hpp"
 
@@ -54,26 +57,28 @@ void store_sorted(std::span<const std::int64_t> sorted, Rows<T> from, std::int64
 }
 
 /// dx[rows] = what this direction gives, or is added to it.
-template <bool kAdd, class T>
+template <bool kAdd, Cell kCell, class T>
 HWY_NOINLINE void input_gradient(const BackwardJob<T>& job, Range rows, Rows<T> dx) {
   constexpr std::int64_t kN = kLanes<T>, kColumns = kBackColumns<T>;
   const Tag<T> d;
+  // A last panel that ends within a vector goes through a buffer: dx has no room behind its rows.
   HWY_ALIGN T buffer[kGroupRows * kColumns];
   const Rows<T> last{buffer, kColumns};
-  const std::int64_t whole = job.shape.input / kColumns * kColumns, left = job.shape.input - whole;
-  const std::int64_t terms = job.map.input_terms;
+  const std::int64_t I = job.shape.input;
+  const std::int64_t whole = I % kN == 0 ? I : I / kColumns * kColumns, left = I - whole;
+  const Terms terms(kGates<kCell>, job.shape.hidden, job.map.units);
   for (std::int64_t first = rows.begin; first < rows.end; first += kGroupRows) {
     const std::int64_t count = std::min<std::int64_t>(kGroupRows, rows.end - first);
     const Rows<const T> from{job.reserve[first], job.reserve.stride};
     const Rows<T> to{dx[first], dx.stride};
-    back_product<kAdd>(count, terms, whole, from, job.panels, to);
+    back_product<kAdd>(count, terms, whole, {0, back_panels<T>(whole)}, from, job.panels, to);
     if (left == 0) continue;
     if constexpr (kAdd)
       for (std::int64_t r = 0; r < count; ++r)
-        for (std::int64_t c = 0; c < kColumns; c += kN)
-          hn::Store(load_first<T>(left > c ? to[r] + whole + c : nullptr, left - c), d,
-                    last[r] + c);
-    back_product<kAdd>(count, terms, kColumns, from, job.panels + whole * terms, last);
+        for (std::int64_t c = 0; c < left; c += kN)
+          hn::Store(load_first(to[r] + whole + c, left - c), d, last[r] + c);
+    back_product<kAdd>(count, terms, left, {0, 1}, from, job.panels + whole * job.map.input_terms,
+                       last);
     for (std::int64_t r = 0; r < count; ++r)
       for (std::int64_t c = 0; c < left; c += kN)
         store_first(hn::Load(d, last[r] + c), left - c, to[r] + whole + c);
@@ -89,34 +94,47 @@ void weight_gradients(const BackwardJob<T>& job, Rows<const T> x,
   const auto planes = [&](std::int64_t first) {
     return Rows<const T>{job.reserve.data + first * units, job.reserve.stride};
   };
+  const auto share = [&](std::int64_t count) {
+    return units == H ? GradientColumns(split(count * H, part, team))
+                      : GradientColumns(split(H, part, team), count, units);
+  };
   // The row of a gradient of `width` columns that column m of the planes from `first` on belongs
   // to.
   const auto rows_of = [&](const TensorSpan& gradient, std::int64_t first, std::int64_t width) {
-    return [H, units, first, width, data = gradient.data<T>()](std::int64_t m) -> T* {
-      const std::int64_t gate = gate_of<kCell>(first + m / units), unit = m % units;
-      return unit < H ? data + (gate * H + unit) * width : nullptr;
+    return [H, units, first, width, data = gradient.data<T>()](std::int64_t m) {
+      return data + (gate_of<kCell>(first + m / units) * H + m % units) * width;
     };
   };
   const auto state_before = [&](std::int64_t k) { return job.state_before(k); };
 
   if (to.w_ih.defined())
     gradient_product(
-        total, split(job.map.input_terms, part, team), planes(0), job.shape.input,
+        total, share(kGates<kCell>), planes(0), job.shape.input,
         [&](std::int64_t k) { return x[k]; }, rows_of(to.w_ih, 0, job.shape.input), scratch);
   if (to.w_hh.defined()) {
-    gradient_product(total, split(job.map.state_terms, part, team), planes(kStatePlane<kCell>), S,
-                     state_before, rows_of(to.w_hh, kStatePlane<kCell>, S), scratch);
+    gradient_product(total, share(kStatePlanes<kCell>), planes(kStatePlane<kCell>), S, state_before,
+                     rows_of(to.w_hh, kStatePlane<kCell>, S), scratch);
     if constexpr (kCell == Cell::gru_reset_before) {
       const Rows<const T> reset = planes(3);
       gradient_product(
-          total, split(units, part, team), planes(2), S, [&](std::int64_t k) { return reset[k]; },
+          total, share(1), planes(2), S, [&](std::int64_t k) { return reset[k]; },
           rows_of(to.w_hh, 2, S), scratch);
     }
   }
-  const Range biases = split(job.map.input_terms, part, team);
-  if (to.b_ih.defined()) column_sums(total, biases, planes(0), rows_of(to.b_ih, 0, 1));
-  if (to.b_hh.defined())
-    column_sums(total, biases, planes(kStatePlane<kCell>), rows_of(to.b_hh, kStatePlane<kCell>, 1));
+  // Those of the state have the same sums, except in a GRU that resets after.
+  const auto bias_sums = [&](std::int64_t first, std::initializer_list<TensorSpan> biases) {
+    for (std::int64_t gate = 0; gate < kGates<kCell>; ++gate)
+      column_sums(total, split(H, part, team), planes(first + gate), [&](std::int64_t unit, T sum) {
+        for (const TensorSpan& bias : biases)
+          if (bias.defined()) bias.data<T>()[gate_of<kCell>(first + gate) * H + unit] += sum;
+      });
+  };
+  if constexpr (kCell == Cell::gru) {
+    if (to.b_ih.defined()) bias_sums(0, {to.b_ih});
+    if (to.b_hh.defined()) bias_sums(kStatePlane<kCell>, {to.b_hh});
+  } else if (to.b_ih.defined() || to.b_hh.defined()) {
+    bias_sums(0, {to.b_ih, to.b_hh});
+  }
   if (to.w_hr.defined()) {
     const Rows<const T> hidden = planes(4);
     T* const w_hr = to.w_hr.data<T>();
@@ -139,6 +157,12 @@ void backward(Context& context, const RecurrentShape& shape, const PackedLayout&
   const std::int64_t work = layout.total() * map.input_terms * (shape.input + S);
   const int team = work < kWorthwhile ? 1 : context.threads();
   const bool side_by_side = count == 2 && team % 2 == 0;
+  const int each_team = side_by_side ? team / 2 : team;
+  // Below this a row of a step is too little for threads to meet over.
+  constexpr std::int64_t kWorthMeeting = 16 * 1024;
+  const bool shares_units = map.state_terms * S >= kWorthMeeting * each_team;
+  const bool crowded = context.pool().crowded();
+  Barrier barriers[2] = {Barrier(each_team, crowded), Barrier(each_team, crowded)};
 
   Workspace::Scope scratch(context.workspace());
   const auto rows = [&](std::int64_t width) {
@@ -162,12 +186,12 @@ void backward(Context& context, const RecurrentShape& shape, const PackedLayout&
         .h_0 = d.h_0.defined() ? d.h_0.data<T>() : nullptr,
         .c_0 = d.c_0.defined() ? d.c_0.data<T>() : nullptr,
         .reserve = {d.reserve.data<T>(), ReserveMap<T>(shape).stride},
-        .dh = rows(std::max(map.state_columns, map.units)),
-        .dc = kCell == Cell::lstm ? rows(map.units) : Rows<T>{},
-        .inner = shape.projection > 0 || kCell == Cell::gru_reset_before
-                     ? rows(std::max(map.hidden_columns, map.units))
-                     : Rows<T>{},
-        .team = side_by_side ? team / 2 : team});
+        .dh = rows(S),
+        .dc = kCell == Cell::lstm ? rows(H) : Rows<T>{},
+        .inner = shape.projection > 0 || kCell == Cell::gru_reset_before ? rows(H) : Rows<T>{},
+        .by_rows_from = shares_units ? cpu::rows_per_thread(shape) * each_team : 0,
+        .team = each_team,
+        .barrier = &barriers[i]});
     find_rows_before(layout, d.reverse, job.before);
     load_sorted(job.sorted_indices, d.dh_n, S, job.dh);
     if (kCell == Cell::lstm) load_sorted(job.sorted_indices, d.dc_n, H, job.dc);
@@ -195,8 +219,8 @@ void backward(Context& context, const RecurrentShape& shape, const PackedLayout&
     if (dx.defined()) {
       const Range own = split(layout.total(), worker, team);
       const Rows<T> out{dx.data<T>(), shape.input};
-      input_gradient<false>(*jobs[0], own, out);
-      if (count == 2) input_gradient<true>(*jobs[1], own, out);
+      input_gradient<false, kCell>(*jobs[0], own, out);
+      if (count == 2) input_gradient<true, kCell>(*jobs[1], own, out);
     }
     for (std::int64_t i = 0; i < count; ++i)
       weight_gradients<T, kCell>(*jobs[i], {x.data<T>(), shape.input},
@@ -217,11 +241,13 @@ std::int64_t BackwardPanelElements(const RecurrentShape& shape) {
                         [&]<class T>(std::type_identity<T>) { return BackwardMap<T>(shape).end; });
 }
 
-void PackBackward(const RecurrentShape& shape, const RecurrentWeights& weights,
+void PackBackward(Context& context, const RecurrentShape& shape, const RecurrentWeights& weights,
                   const TensorSpan& panels) {
-  with_cell(shape.cell, [&]<Cell kCell>() {
-    cpu::with_real(shape.dtype, [&]<class T>(std::type_identity<T>) {
-      pack_backward<T, kCell>(shape, weights, panels.data<T>());
+  cpu::on_team(context.pool(), panels.bytes(), [&](int part, int team) {
+    with_cell(shape.cell, [&]<Cell kCell>() {
+      cpu::with_real(shape.dtype, [&]<class T>(std::type_identity<T>) {
+        pack_backward<T, kCell>(shape, weights, panels.data<T>(), {part, team});
+      });
     });
   });
 }
@@ -261,9 +287,9 @@ std::int64_t recurrent_backward_panel_elements(const RecurrentShape& shape) {
   return HWY_DYNAMIC_DISPATCH(BackwardPanelElements)(shape);
 }
 
-void pack_recurrent_backward(const RecurrentShape& shape, const RecurrentWeights& weights,
-                             const TensorSpan& panels) {
-  HWY_DYNAMIC_DISPATCH(PackBackward)(shape, weights, panels);
+void pack_recurrent_backward(Context& context, const RecurrentShape& shape,
+                             const RecurrentWeights& weights, const TensorSpan& panels) {
+  HWY_DYNAMIC_DISPATCH(PackBackward)(context, shape, weights, panels);
 }
 
 void recurrent_backward(Context& context, const RecurrentShape& shape, const PackedLayout& layout,

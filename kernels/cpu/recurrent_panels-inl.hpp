@@ -77,7 +77,7 @@ struct ReserveMap {
 
 /// Calls body with a part of the packed weights as what it is stored as.
 template <class T, class Body>
-HWY_INLINE void with_floating(const RecurrentShape& s, T* part, Body&& body) {
+HWY_INLINE void with_stored(const RecurrentShape& s, T* part, Body&& body) {
   if constexpr (std::is_same_v<std::remove_const_t<T>, float>) {
     const auto as = [&]<class W>(std::type_identity<W>) {
       body(reinterpret_cast<std::conditional_t<std::is_const_v<T>, const W, W>*>(part));
@@ -88,8 +88,9 @@ HWY_INLINE void with_floating(const RecurrentShape& s, T* part, Body&& body) {
   body(part);
 }
 
+/// The share's part of it.
 template <class T, Cell kCell>
-void pack(const RecurrentShape& s, const RecurrentWeights& w, T* panels) {
+void pack(const RecurrentShape& s, const RecurrentWeights& w, T* panels, Share share) {
   const PanelMap map(s, kLanes<T>);
   const auto row_index = [&](std::int64_t column) -> std::int64_t {  // -1: padding
     constexpr std::int64_t kN = kLanes<T>;
@@ -103,12 +104,22 @@ void pack(const RecurrentShape& s, const RecurrentWeights& w, T* panels) {
       return row < 0 ? nullptr : data + row * k;
     };
   };
-  with_floating(s, panels, [&](auto* out) {
-    fill_panels<kWidth<kCell>, T>(map.columns, s.input, rows_of(w.w_ih, s.input), out);
+  with_stored(s, panels, [&](auto* out) {
+    fill_panels<kWidth<kCell>, T>(map.columns, s.input, rows_of(w.w_ih, s.input), out, share);
   });
-  with_floating(s, panels + map.recurrent, [&](auto* out) {
-    fill_panels<kWidth<kCell>, T>(map.columns, s.state(), rows_of(w.w_hh, s.state()), out);
+  with_stored(s, panels + map.recurrent, [&](auto* out) {
+    fill_panels<kWidth<kCell>, T>(map.columns, s.state(), rows_of(w.w_hh, s.state()), out, share);
   });
+  if (s.projection > 0)
+    with_stored(s, panels + map.projection, [&](auto* out) {
+      fill_panels<kProjectionWidth, T>(
+          round_up(s.projection, kProjectionWidth * kLanes<T>), s.hidden,
+          [&](std::int64_t c) {
+            return c < s.projection ? w.w_hr.data<T>() + c * s.hidden : nullptr;
+          },
+          out, share);
+    });
+  if (share.part > 0) return;
   for (std::int64_t c = 0; c < map.columns; ++c) {
     const std::int64_t row = row_index(c);
     const bool separate = kCell == Cell::gru && row >= 2 * s.hidden;  // b_hn stays inside r * (.)
@@ -120,15 +131,6 @@ void pack(const RecurrentShape& s, const RecurrentWeights& w, T* panels) {
     for (std::int64_t u = 0; u < map.units; ++u)
       panels[map.bias_n + u] =
           u < s.hidden && w.b_hh.defined() ? w.b_hh.data<T>()[2 * s.hidden + u] : T{0};
-  if (s.projection > 0)
-    with_floating(s, panels + map.projection, [&](auto* out) {
-      fill_panels<kProjectionWidth, T>(
-          round_up(s.projection, kProjectionWidth * kLanes<T>), s.hidden,
-          [&](std::int64_t c) {
-            return c < s.projection ? w.w_hr.data<T>() + c * s.hidden : nullptr;
-          },
-          out);
-    });
 }
 
 /// Calls body with the cell as a compile-time constant.

@@ -62,6 +62,7 @@ struct Step {
   std::int64_t rows;
   Rows<const T> gates, h;  // of this step's first own row
   Rows<T> h_next, c, hidden, z, y, cells, reserve;
+  bool descending;  // order of panels: turned in every step, those last read are still in a cache
 
   /// Where what a backward needs of a row's unit goes; null: nowhere.
   HWY_INLINE T* kept(std::int64_t row, std::int64_t unit) const {
@@ -73,7 +74,7 @@ struct Step {
 template <int kW, int kFirst, int kCount, class T>
 HWY_INLINE void product(const Job<T>& job, std::int64_t part, std::int64_t p, std::int64_t rows,
                         std::int64_t k_count, Rows<const T> a, Rows<const T> init, Rows<T> out) {
-  with_floating(job.shape, job.panels + part, [&]<class W>(const W* panels) {
+  with_stored(job.shape, job.panels + part, [&]<class W>(const W* panels) {
     panel_product<kW, kFirst, kCount>(rows, k_count, a,
                                       panels + p * panel_elements<kW, T, W>(k_count), init, out);
   });
@@ -105,7 +106,8 @@ void first_phase(const Job<T>& job, const Step<T>& s, std::int64_t begin, std::i
   const std::int64_t k_count = job.shape.state();
   HWY_ALIGN T buffer[kGroupRows * kColumns];
   const Rows<T> sum{buffer, kColumns};
-  for (std::int64_t p = begin; p < end; ++p) {
+  for (std::int64_t i = begin; i < end; ++i) {
+    const std::int64_t p = s.descending ? begin + end - 1 - i : i;
     for_groups(s.rows, [&](std::int64_t first, std::int64_t count) {
       const Rows<const T> h{s.h[first], s.h.stride};
       const Rows<const T> gates{s.gates[first] + p * kColumns, s.gates.stride};
@@ -295,7 +297,8 @@ HWY_NOINLINE void run(const Job<T>& job, int part) {
                       .z = every(job.z, begin, stride),
                       .y = every(job.y, row, stride),
                       .cells = every(job.cells, row, stride),
-                      .reserve = every(job.reserve, row, stride)};
+                      .reserve = every(job.reserve, row, stride),
+                      .descending = step % 2 == 1};
       const Range mine = by_rows ? all : own;
       first_phase<T, kCell, kProjected>(job, s, mine.begin, mine.end);
       if constexpr (kTwoPhases) {

@@ -262,6 +262,14 @@ TEST_CASE("the bound is the arithmetic, or reading the weights where rows are fe
   limits.bandwidths = {{1 << 20, 1.0}};
   CHECK(least_seconds(limits, w, "lstm") == Approx(3 * 4 * 256.0));
   CHECK(limits.bandwidth(1e12) == 1.0);
+  // A bound: what lies between two sizes is read no faster than the smaller one, and none slower
+  // than a larger one.
+  limits.bandwidths = {{1 << 20, 4.0}, {2 << 20, 2.0}, {4 << 20, 3.0}};
+  CHECK(limits.bandwidth(1 << 10) == 4.0);
+  CHECK(limits.bandwidth(1.5 * (1 << 20)) == 4.0);
+  CHECK(limits.bandwidth(2 << 20) == 3.0);
+  CHECK(limits.bandwidth(1e12) == 3.0);
+  limits.bandwidths = {{1 << 20, 1.0}};
   // Training: three times the arithmetic; the weights are read on both ways.
   CHECK(flops_of(w, "lstm", true) == 3 * flops_of(w, "lstm"));
   CHECK(least_seconds(limits, w, "lstm", true) == Approx(2 * 3 * 4 * 256.0));

@@ -378,6 +378,28 @@ TEST_CASE("any number of threads gives the same gradients") {
   }
 }
 
+TEST_CASE("threads that share the units of a step, and those that share its rows, agree") {
+  NEEDS_THE_CPU;
+  // Steps of these are large enough to meet over, and the batch passes the number of rows from
+  // which each thread takes its own; the last panels are narrower than the others.
+  const auto cell = GENERATE(Cell::lstm, Cell::gru, Cell::gru_reset_before, Cell::rnn_tanh);
+  const auto projection = GENERATE(0, 90);
+  if (projection > 0 && cell != Cell::lstm) return;
+  const std::int64_t hidden = cell == Cell::rnn_tanh ? 230 : 150;
+  for (const auto& lengths : {ragged(60, 12), {9, 4}}) {
+    const RecurrentProblem p = problem_of(cell, hidden, Dtype::f32, projection, lengths);
+    const Upstream by(p);
+    Context one(Device::cpu(), {.threads = 1});
+    const Gradients alone = run(one, p, by);
+    CHECK(error(p, by, alone) <= allowed(p));
+    for (const int threads : {2, 3, 4}) {
+      Context context(Device::cpu(), {.threads = threads});
+      INFO(name_of(cell) << " N " << lengths.size() << " threads " << threads);
+      CHECK(differences(run(context, p, by), alone) == 0);
+    }
+  }
+}
+
 TEST_CASE("gradients of every cell agree with the reference on a GPU") {
   NEEDS_A_GPU;
   const Kind kind = GENERATE(from_range(std::begin(kKinds), std::end(kKinds)));
