@@ -50,7 +50,7 @@ class Session {
   /// Begins a part, 0 the first. What the run borrows and its numbers become those of the
   /// checkpoint, if there is one of this part. False if there is one of a later part: this one is
   /// over, and its rows are in the curve.
-  bool resume(TrainingRun& run, int part = 0, const std::string& name = "training");
+  bool resume(TrainingRun& run, int part = 0, const std::string& name = "the model");
   /// How much of this part is done, 0 to 1, for the bar.
   void progress(double done);
   /// Adds a row to the curve, writes curve and checkpoint, and, if asked to, says the row.
