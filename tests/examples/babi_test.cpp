@@ -87,29 +87,22 @@ TEST_CASE("a damaged file is refused with its line") {
   }
 }
 
-void write(const std::filesystem::path& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-}
-
-TEST_CASE("files are read packed or not, and damaged ones are refused by name") {
+TEST_CASE("a damaged file among the three is named") {
   const bench::TemporaryFolder folder("packrnn-babi");
-  for (const char* part : {"train", "valid"})
-    write(folder.path() / ("qa1_" + std::string(part) + ".txt"), kStory);
-  const std::filesystem::path test = folder.path() / "qa1_test.txt";
-  CHECK_THROWS_WITH(read_babi(folder.path(), 1), Catch::Matchers::Contains("no qa1_train"));
-  write(test, "");
-  CHECK_THROWS_WITH(read_babi(folder.path(), 1),
-                    Catch::Matchers::Contains("qa1_test.txt, line 0: ended without a question"));
-  write(test, kStory);
-  CHECK(read_babi(folder.path(), 1).test.size() == 3);
-  // A packed file goes before; this one is only the header of one.
-  write(folder.path() / "qa1_test.txt.gz", std::string("\x1f\x8b\x08\0\0\0\0\0\0\x03", 10));
-  CHECK_THROWS_WITH(read_babi(folder.path(), 1),
-                    Catch::Matchers::Contains("qa1_test.txt.gz: cannot be unpacked"));
-  std::filesystem::remove(folder.path() / "qa1_test.txt.gz");
-  std::filesystem::create_directory(folder.path() / "qa1_test.txt.gz");
-  CHECK_THROWS_WITH(read_babi(folder.path(), 1),
-                    Catch::Matchers::Contains("qa1_test.txt.gz: not a regular file"));
+  const auto write = [&](const char* name, const std::string& bytes) {
+    const std::filesystem::path path = folder.path() / name;
+    std::ofstream(path, std::ios::binary) << bytes;
+    return path;
+  };
+  const BabiFiles files{write("train.txt", kStory), write("valid.txt", kStory),
+                        write("test.txt", kStory)};
+  CHECK(read_babi(files).test.size() == 3);
+  write("valid.txt", "");
+  CHECK_THROWS_WITH(read_babi(files), "valid.txt, line 0: ended without a question");
+  write("valid.txt", std::string("\x1f\x8b\x08\0\0\0\0\0\0\x03", 10));  // a packed file's header
+  CHECK_THROWS_AS(read_babi(files), FileError);
+  CHECK_THROWS_WITH(read_babi(files), Catch::Matchers::Contains("valid.txt"));
+  CHECK_THROWS_AS(read_babi({files.train, folder.path(), files.test}), FileError);
 }
 
 TEST_CASE("the real files are the published ones") {
@@ -119,9 +112,9 @@ TEST_CASE("the real files are the published ones") {
   };
   for (const auto& [task, words, fewest, most] :
        {Known{1, 19, 2, 10}, Known{15, 0, 8, 8}, Known{19, 0, 5, 5}, Known{2, 0, 2, 20}}) {
-    const auto folder = find_babi(task);
-    if (!folder) PACKRNN_SKIP(babi_missing(task));
-    const Babi babi = read_babi(*folder, task);
+    const auto files = find_babi(task);
+    if (!files) PACKRNN_SKIP(babi_missing(task));
+    const Babi babi = read_babi(*files);
     CHECK(babi.train.size() == 9000);
     CHECK(babi.valid.size() == 1000);
     CHECK(babi.test.size() == 1000);

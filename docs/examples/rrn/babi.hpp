@@ -36,13 +36,16 @@ struct Babi {
 /// with tabs are questions. Throws FileError that says `name`, the line and what is wrong with it.
 std::vector<Question> parse_babi(std::string_view name, std::string_view text);
 
-/// Where qa<task>_train.txt.gz, _valid and _test are, or the same without .gz: the folder
-/// PACKRNN_DATA_DIR names, else ../shared/data beside the source tree, there or in bAbI/ below.
-std::optional<std::filesystem::path> find_babi(int task);
+struct BabiFiles {
+  std::filesystem::path train, valid, test;
+};
+/// qa<task>_train.txt.gz, _valid and _test, or the same without .gz, where bench/data.hpp looks for
+/// bAbI. Nothing where not all of them are.
+std::optional<BabiFiles> find_babi(int task);
 /// One line for the user that has not got them.
 std::string babi_missing(int task);
 /// Throws FileError.
-Babi read_babi(const std::filesystem::path& folder, int task);
+Babi read_babi(const BabiFiles& files);
 
 struct BabiSizes {
   std::size_t train = 9000, valid = 1000, test = 1000;

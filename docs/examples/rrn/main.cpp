@@ -28,7 +28,7 @@ struct Options : training::Options {
   std::int64_t updates = 0, steps = 0, hidden = 0;
   double rate = 0.0;
   std::int64_t batch = 32, every = 50;
-  double least = 0.0, least_gain = 0.0;
+  double least = 0.0, least_gain = -1.0;  // nothing is less
 
   bool sudoku() const { return task == "sudoku4"; }
   void fill_in() {
@@ -90,10 +90,11 @@ void train(Context& context, const Options& options, Task& task, training::Sessi
   TrainingRun run{.models = models, .optimizer = &adam, .integers = {{"update", 0}}};
   session.resume(run);
   std::int64_t& update = run.integers["update"];
-  double loss_sum = 0.0, seconds = 0.0;
+  double loss_sum = 0.0, seconds = 0.0, cpu = 0.0;
   std::int64_t since = 0, all = 0;
   while (update < options.updates && !session.stopped()) {
     const auto start = std::chrono::steady_clock::now();
+    const double cpu_start = training::Session::cpu_seconds();
     // [train]
     adam.zero_gradients();
     Tape tape(context);
@@ -103,6 +104,7 @@ void train(Context& context, const Options& options, Task& task, training::Sessi
     adam.step(context);
     // [/train]
     seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    cpu += training::Session::cpu_seconds() - cpu_start;
     ++all;
     ++since;
     loss_sum += value;
@@ -117,8 +119,9 @@ void train(Context& context, const Options& options, Task& task, training::Sessi
     since = 0;
   }
   if (all > 0)
-    session.say(fmt::format("{:.1f} ms per update, {:.0f} {} per second",
+    session.say(fmt::format("{:.1f} ms per update ({:.1f} ms of CPU time), {:.0f} {} per second",
                             1e3 * seconds / static_cast<double>(all),
+                            1e3 * cpu / static_cast<double>(all),
                             static_cast<double>(all * options.batch) / seconds, task.unit()));
 }
 

@@ -176,9 +176,9 @@ std::unique_ptr<Task> make_task(const TaskOptions& options) {
   if (options.babi == 0) return std::make_unique<SudokuTask>(options);
   if (options.made)
     return std::make_unique<BabiTask>(options, make_babi(options.babi, options.seed));
-  const auto folder = find_babi(options.babi);
-  if (!folder) return nullptr;
-  return std::make_unique<BabiTask>(options, read_babi(*folder, options.babi));
+  const auto files = find_babi(options.babi);
+  if (!files) return nullptr;
+  return std::make_unique<BabiTask>(options, read_babi(*files));
 }
 
 }  // namespace packrnn::rrn
