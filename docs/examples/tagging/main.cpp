@@ -226,13 +226,11 @@ void train(Context& context, const Options& options, const std::vector<Sentence>
           make_batch(context, std::span(order).subspan(begin, std::min(size, order.size() - begin)),
                      vocabulary, forget);
       adam.set_learning_rate(schedule(epoch * updates + update));
-      // [train]
       adam.zero_gradients();
       Tape tape(context);
       const Variable loss = cross_entropy(tape, model.scores(tape, batch), batch.tags);
       tape.backward(loss);
       adam.step(context, {.max_norm = 5.0});
-      // [/train]
       loss_sum += context.to_host(loss.value()).values<float>()[0];
       session.progress(static_cast<double>(epoch * updates + update + 1) /
                        static_cast<double>(options.epochs * updates));
