@@ -134,7 +134,6 @@ double held_out_loss(Context& context, Model& model, std::span<const std::int64_
   return sum / static_cast<double>(count);
 }
 
-// [sample]
 /// Characters drawn one by one from what the model expects after `begin`.
 std::string write(Context& context, const Model& model, const shakespeare::Alphabet& alphabet,
                   const std::string& begin, const Options& options) {
@@ -157,7 +156,6 @@ std::string write(Context& context, const Model& model, const shakespeare::Alpha
   }
   return text;
 }
-// [/sample]
 
 /// The carried state [1, B, H] as parameters, which a checkpoint keeps.
 Parameters carried(const Options& o) {

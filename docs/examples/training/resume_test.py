@@ -3,9 +3,9 @@
 
 usage: resume_test.py PROGRAM REPORTS ARGUMENT...
 
-Runs PROGRAM ARGUMENT... once as a whole, and again in two parts of which the first ends after REPORTS
-reports, and compares checkpoints and learning curves byte by byte. A checkpoint of other settings must
-be refused, and left as it is.
+Runs PROGRAM ARGUMENT... once as a whole, and again in pieces of REPORTS reports, and compares
+checkpoints and learning curves byte by byte. A checkpoint of other settings must be refused, and left
+as it is.
 """
 
 import pathlib
@@ -41,13 +41,14 @@ def main():
         whole.mkdir()
         parts.mkdir()
         expected, _ = trained(program, whole, *arguments)
-        first, said = trained(program, parts, *arguments, "--stop-after", reports)
-        if "goes on from" not in said or first[0] == expected[0]:
+        for piece in range(1, 100):
+            # The number of threads changes in between: it changes no bit.
+            second, said = trained(program, parts, *arguments, "--stop-after", reports,
+                                   "--threads", str(1 + piece % 2))
+            if "goes on from" not in said:
+                break
+        if piece < 2:
             sys.exit(f"it did not stop after {reports} reports:\n{said}")
-        # The number of threads may be another one: it changes no bit.
-        second, said = trained(program, parts, *arguments, "--threads", "2")
-        if "going on from" not in said:
-            sys.exit(f"it did not go on:\n{said}")
         if second[0] != expected[0]:
             sys.exit("the checkpoints differ")
         rows = [[line for line in files[1].splitlines() if not line.startswith(b"#")]
@@ -59,7 +60,7 @@ def main():
             sys.exit(f"another seed was not refused:\n{other.stdout}{other.stderr}")
         if (parts / "checkpoint").read_bytes() != second[0]:
             sys.exit("a refused checkpoint was changed")
-    print(f"stopped after {reports} of {len(rows[0]) - 1} reports, and the same bits at the end")
+    print(f"{len(rows[0]) - 1} reports in {piece} pieces, and the same bits at the end")
 
 
 if __name__ == "__main__":
