@@ -39,8 +39,7 @@ Vocabulary::Vocabulary(const Babi& babi) {
       words_.push_back(question.answer);
     }
   std::ranges::sort(words_);
-  const auto again = std::ranges::unique(words_);
-  words_.erase(again.begin(), again.end());
+  words_.erase(std::unique(words_.begin(), words_.end()), words_.end());
 }
 
 std::int64_t Vocabulary::index(const std::string& word) const {
