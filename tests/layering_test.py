@@ -5,7 +5,7 @@ usage: layering_test.py SOURCE_ROOT [PUBLIC_HEADER...]
 Product files spell includes of the project "packrnn/<folder>/<file>". tests/, bench/ and
 docs/examples/ stand above the product and nothing includes them, except that bench/ shares
 tests/, tests/bench/ tests bench/, and whole programs, the folders of docs/examples, read data and
-show progress as bench/ does. tests/reference/ includes nothing of the product. A public header includes only public
+show progress as bench/ does and share docs/examples/training/. tests/reference/ includes nothing of the product. A public header includes only public
 headers and the standard library, so that a user needs neither fmt nor the CUDA toolkit.
 Before the real tree is read, each rule is shown to fail on a small planted tree.
 """
@@ -74,7 +74,7 @@ def fault(root, file, quote, name, public):
     if file.startswith("tests/bench/"):
         allowed = both
     if file.startswith("docs/examples/") and file.count("/") > 2:
-        allowed = ("bench/", file.rsplit("/", 1)[0] + "/")
+        allowed = ("bench/", "docs/examples/training/", file.rsplit("/", 1)[0] + "/")
     if not name.startswith(allowed) or not (root / name).is_file():
         return f"is nothing that {folder}/ may include"
     return None
@@ -111,7 +111,9 @@ GOOD = {
     "tests/bench/main_test.cpp": '#include "bench/main.cpp"\n#include "tests/catch.hpp"\n',
     "bench/main.cpp": '#include <packrnn/packrnn.hpp>\n#include "tests/reference/lstm.hpp"\n',
     "docs/examples/a.cpp": "#include <packrnn/packrnn.hpp>\n",
-    "docs/examples/b/main.cpp": '#include <packrnn/packrnn.hpp>\n#include "bench/main.cpp"\n',
+    "docs/examples/b/main.cpp": '#include <packrnn/packrnn.hpp>\n#include "bench/main.cpp"\n'
+                                '#include "docs/examples/training/run.hpp"\n',
+    "docs/examples/training/run.hpp": '#include "bench/main.cpp"\n',
 }
 PUBLIC = ["runtime/tensor.hpp", "kernels/lstm.hpp", "layers/lstm.hpp"]
 BAD = [
@@ -133,7 +135,9 @@ BAD = [
     ("tests/catch.hpp", '#include "bench/main.cpp"', "nothing that tests/ may include"),
     ("docs/examples/a.cpp", '#include "tests/catch.hpp"', "nothing that docs/ may include"),
     ("docs/examples/a.cpp", '#include "bench/main.cpp"', "nothing that docs/ may include"),
+    ("docs/examples/a.cpp", '#include "docs/examples/training/run.hpp"', "nothing that docs/ may"),
     ("docs/examples/b/main.cpp", '#include "docs/examples/a.cpp"', "nothing that docs/ may"),
+    ("docs/examples/training/run.hpp", '#include "docs/examples/b/main.cpp"', "nothing that docs/"),
 ]
 
 

@@ -12,6 +12,7 @@ import csv
 import pathlib
 import re
 import sys
+import textwrap
 
 import matplotlib
 
@@ -21,6 +22,7 @@ matplotlib.rcParams.update({
     "svg.fonttype": "none", "svg.hashsalt": "packrnn", "font.size": 9,
     "axes.spines.top": False, "axes.spines.right": False})
 import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first)
+import matplotlib.ticker  # noqa: E402
 
 COLORS = ["#1f6f8b", "#b5532f", "#9a7b4f", "#5b7f3a", "#7a4f8f"]
 LEVEL = re.compile(r"^level \((?P<quantity>.*)\) (?P<value>\S+) (?P<name>.*)$")
@@ -52,7 +54,9 @@ def draw(axes, quantity, columns, keys, rows, levels, x_name):
             axes.axhline(float(level["value"]), color="#444444", lw=1, ls=":")
             axes.annotate(level["name"], (1, float(level["value"])), xycoords=("axes fraction", "data"),
                           xytext=(0, 2), textcoords="offset points", ha="right", va="bottom",
-                          fontsize=8, color="#444444")
+                          fontsize=8, color="#444444",
+                          bbox={"fc": "white", "ec": "none", "alpha": 0.7, "pad": 0.5})
+    axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
     axes.set_xlabel(x_name)
     axes.set_ylabel(quantity)
     axes.legend(frameon=False)
@@ -75,7 +79,8 @@ def main():
             keys.append(text)
     figure, grid = plt.subplots(1, len(panels), figsize=(1 + 4.5 * len(panels), 3.8), squeeze=False,
                                 layout="constrained")
-    figure.suptitle("\n".join(title), fontsize=9)
+    lines = [part for line in title for part in textwrap.wrap(line, 80 * len(panels))]
+    figure.suptitle("\n".join(lines), fontsize=9)
     for axes, (quantity, columns) in zip(grid.flat, panels.items()):
         draw(axes, quantity, columns, keys, rows, levels, keys[-1])
     figure.savefig(target, metadata={"Date": None})

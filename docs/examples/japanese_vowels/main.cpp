@@ -30,27 +30,30 @@ struct Options : training::Options {
   double least = 0.0;
 };
 
-/// Recordings as one batch: frames [T, N, 12] padded with zeros, lengths and speakers from 0.
+/// Recordings as one batch on the context's device: frames [T, N, 12] padded with zeros, lengths,
+/// and speakers [N] from 0.
 struct Batch {
   Tensor frames, speakers;
   std::vector<std::int64_t> lengths;
 };
 
-Batch make_batch(const std::vector<Recording>& all, std::span<const std::size_t> which) {
+Batch make_batch(Context& context, const std::vector<Recording>& all,
+                 std::span<const std::size_t> which) {
   Batch batch;
   for (const std::size_t i : which) batch.lengths.push_back(all[i].length);
   const std::int64_t T = *std::ranges::max_element(batch.lengths);
   const auto N = static_cast<std::int64_t>(which.size());
   constexpr std::int64_t kI = JapaneseVowels::kFeatures;
-  batch.frames = Tensor::zeros({T, N, kI}, Dtype::f32);
-  batch.speakers = Tensor::empty({N}, Dtype::i64);
-  float* const frames = batch.frames.span().data<float>();
+  Tensor padded = Tensor::zeros({T, N, kI}, Dtype::f32), speakers = Tensor::empty({N}, Dtype::i64);
+  float* const frames = padded.span().data<float>();
   for (std::int64_t n = 0; n < N; ++n) {
     const Recording& recording = all[which[static_cast<std::size_t>(n)]];
-    batch.speakers.span().data<std::int64_t>()[n] = recording.speaker - 1;
+    speakers.span().data<std::int64_t>()[n] = recording.speaker - 1;
     for (std::int64_t t = 0; t < recording.length; ++t)
       std::copy_n(recording.frames.begin() + t * kI, kI, frames + (t * N + n) * kI);
   }
+  batch.frames = context.to_device(padded);
+  batch.speakers = context.to_device(speakers);
   return batch;
 }
 
@@ -100,11 +103,13 @@ double accuracy(Context& context, const Options& options, Model& model,
                 const std::vector<Recording>& recordings) {
   std::vector<std::size_t> all(recordings.size());
   std::iota(all.begin(), all.end(), std::size_t{0});
-  const Batch batch = make_batch(recordings, all);
+  const Batch batch = make_batch(context, recordings, all);
   Tape tape(context, {.training = false});
-  const Tensor best = argmax(context, model.scores(tape, pack(context, options, batch)).value());
+  const Tensor best =
+      context.to_host(argmax(context, model.scores(tape, pack(context, options, batch)).value()));
+  const Tensor speakers = context.to_host(batch.speakers);
   const auto guess = best.values<std::int64_t>();
-  const auto right = batch.speakers.values<std::int64_t>();
+  const auto right = speakers.values<std::int64_t>();
   std::int64_t count = 0;
   for (std::size_t n = 0; n < guess.size(); ++n) count += guess[n] == right[n];
   return static_cast<double>(count) / static_cast<double>(guess.size());
@@ -131,7 +136,7 @@ void train(Context& context, const Options& options, const JapaneseVowels& data,
     for (std::size_t at = 0; at < order.size(); at += static_cast<std::size_t>(options.batch)) {
       const std::size_t count =
           std::min(order.size() - at, static_cast<std::size_t>(options.batch));
-      const Batch batch = make_batch(data.train, std::span(order).subspan(at, count));
+      const Batch batch = make_batch(context, data.train, std::span(order).subspan(at, count));
       // [train]
       adam.zero_gradients();
       Tape tape(context);
@@ -140,7 +145,7 @@ void train(Context& context, const Options& options, const JapaneseVowels& data,
       tape.backward(loss);
       adam.step(context, {.max_norm = 1.0});
       // [/train]
-      loss_sum += loss.value().values<float>()[0] * static_cast<double>(count);
+      loss_sum += context.to_host(loss.value()).values<float>()[0] * static_cast<double>(count);
     }
     ++epoch;
     session.report(run,

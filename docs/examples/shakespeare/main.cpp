@@ -245,8 +245,9 @@ int run(const Options& options) {
   Model model(options, text.alphabet.size());
   const std::optional<double> reached = train(context, options, text, model, session);
   if (!reached) return session.say_stopped();
-  session.say(fmt::format("held-out: {:.4f} nats per character, {:.0f} s of CPU time on {} threads",
-                          *reached, training::Session::cpu_seconds(), context.threads()));
+  session.say(fmt::format(
+      "held-out: {:.4f} nats per character, {:.0f} s of CPU time on {} thread{}", *reached,
+      training::Session::cpu_seconds(), context.threads(), context.threads() == 1 ? "" : "s"));
   if (options.sample > 0)
     session.say(fmt::format("\n{}\n", write(context, model, text.alphabet, "\n", options)));
   if (options.most > 0.0 && *reached > options.most) {
