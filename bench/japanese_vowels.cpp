@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <packrnn/runtime/error.hpp>
 #include <utility>
 
+#include "bench/data.hpp"
 #include "bench/text.hpp"
 
 namespace packrnn::bench {
@@ -84,12 +84,6 @@ std::vector<Recording> read_recordings(const fs::path& path) {
   return parse_recordings(path.filename().string(), read_text(path, kMaxBytes));
 }
 
-fs::path data_folder() {
-  const char* named = std::getenv("PACKRNN_DATA_DIR");
-  return named && *named ? fs::path(named)
-                         : fs::path(PACKRNN_SOURCE_DIR).parent_path() / "shared/data";
-}
-
 }  // namespace
 
 std::vector<Recording> parse_recordings(std::string_view name, std::string_view text) {
@@ -116,19 +110,13 @@ std::vector<Recording> parse_recordings(std::string_view name, std::string_view 
 }
 
 std::optional<fs::path> find_japanese_vowels() {
-  for (const fs::path& folder : {data_folder() / "JapaneseVowels", data_folder()}) {
-    std::error_code ignored;
-    if (fs::exists(folder / kTrainFile, ignored) && fs::exists(folder / kTestFile, ignored))
-      return folder;
-  }
-  return std::nullopt;
+  return find_data("JapaneseVowels", {kTrainFile, kTestFile});
 }
 
 std::string japanese_vowels_missing() {
-  return fmt::format(
-      "no {} in {} (set PACKRNN_DATA_DIR to its folder; the aeon and sktime toolkits carry the .ts "
-      "files, the data are DOI 10.24432/C5NS47)",
-      kTrainFile, data_folder().lexically_normal().string());
+  return data_missing(kTrainFile,
+                      "the aeon and sktime toolkits carry the .ts files, the data are DOI "
+                      "10.24432/C5NS47");
 }
 
 JapaneseVowels read_japanese_vowels(const fs::path& folder) {

@@ -1,29 +1,32 @@
-// How far the benchmark is, on stderr: a bar on a terminal, else a line for each mix.
+// How far a program is, on stderr: a bar on a terminal, else a line for each job.
 #pragma once
 
 #include <chrono>
 #include <string>
+#include <string_view>
 
 namespace packrnn::bench {
 
 class Progress {
  public:
-  /// `jobs`: how many start() calls will come.
-  explicit Progress(int jobs);
+  /// `jobs`: how many start() calls will come; `verb`: what is done with each.
+  explicit Progress(int jobs, std::string verb = "measuring");
   ~Progress() { clear(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
   void start(const std::string& name);
-  /// The part of the job that is done, 0 to 1. Draws at most ten times a second.
-  void update(double part);
+  /// The part of the job that is done, 0 to 1, and what else there is to say. Draws at most ten
+  /// times a second.
+  void update(double part, std::string_view note = {});
   /// Takes the bar off the screen, so that something else can be printed.
   void clear();
 
  private:
-  void draw(double part);
+  void draw(double part, std::string_view note);
 
   int jobs_;
+  std::string verb_;
   int started_ = 0;
   bool terminal_;
   bool drawn_ = false;

@@ -34,7 +34,8 @@ std::optional<Number> number(std::string_view text) {
   return value;
 }
 
-/// The whole of a regular file of at most `max_bytes`. Throws FileError.
+/// The whole of a regular file of at most `max_bytes`, which may be compressed by gzip: that many
+/// bytes then after it was decompressed. Throws FileError.
 std::string read_text(const std::filesystem::path& path, std::size_t max_bytes);
 
 }  // namespace packrnn::bench

@@ -49,7 +49,7 @@ quietly() {
 
 build_packages=(
   catch2 cmake g++ libcli11-dev libdlpack-dev libfmt-dev libhwy-dev ninja-build nlohmann-json3-dev
-  pkg-config python3
+  pkg-config python3 zlib1g-dev
 )
 
 # configure_once FOLDER CMAKE_ARGUMENT...: runs CMake unless it ran with these arguments before.
@@ -90,9 +90,9 @@ build() {
   fi
 }
 
-# draw SCRIPT ARGUMENT...: pictures by bench/SCRIPT, where a Python has matplotlib.
+# draw SCRIPT ARGUMENT...: pictures by a script (from the root), where a Python has matplotlib.
 draw() {
-  local python script=$root/bench/$1
+  local python script=$root/$1
   shift
   for python in python3 /usr/bin/python3; do
     if "$python" -c 'import matplotlib' 2>/dev/null; then

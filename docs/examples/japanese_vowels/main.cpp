@@ -5,7 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <numeric>
 #include <optional>
 #include <packrnn/packrnn.hpp>
@@ -15,7 +14,7 @@
 
 #include "bench/japanese_vowels.hpp"
 #include "bench/program.hpp"
-#include "bench/progress.hpp"
+#include "docs/examples/training/session.hpp"
 
 namespace {
 
@@ -23,36 +22,38 @@ using namespace packrnn;
 using bench::JapaneseVowels;
 using bench::Recording;
 
-struct Options {
+struct Options : training::Options {
   std::string model = "lstm";
-  std::int64_t epochs = 100, batch = 27, hidden = 100, seeds = 3;
+  std::int64_t epochs = 100, batch = 27, hidden = 100;
+  int seeds = 3;
   bool naive = false;
-  int threads = 0;
   double least = 0.0;
-  std::string curve;
 };
 
-/// Recordings as one batch: frames [T, N, 12] padded with zeros, lengths and speakers from 0.
+/// Recordings as one batch on the context's device: frames [T, N, 12] padded with zeros, lengths,
+/// and speakers [N] from 0.
 struct Batch {
   Tensor frames, speakers;
   std::vector<std::int64_t> lengths;
 };
 
-Batch make_batch(const std::vector<Recording>& all, std::span<const std::size_t> which) {
+Batch make_batch(Context& context, const std::vector<Recording>& all,
+                 std::span<const std::size_t> which) {
   Batch batch;
   for (const std::size_t i : which) batch.lengths.push_back(all[i].length);
   const std::int64_t T = *std::ranges::max_element(batch.lengths);
   const auto N = static_cast<std::int64_t>(which.size());
   constexpr std::int64_t kI = JapaneseVowels::kFeatures;
-  batch.frames = Tensor::zeros({T, N, kI}, Dtype::f32);
-  batch.speakers = Tensor::empty({N}, Dtype::i64);
-  float* const frames = batch.frames.span().data<float>();
+  Tensor padded = Tensor::zeros({T, N, kI}, Dtype::f32), speakers = Tensor::empty({N}, Dtype::i64);
+  float* const frames = padded.span().data<float>();
   for (std::int64_t n = 0; n < N; ++n) {
     const Recording& recording = all[which[static_cast<std::size_t>(n)]];
-    batch.speakers.span().data<std::int64_t>()[n] = recording.speaker - 1;
+    speakers.span().data<std::int64_t>()[n] = recording.speaker - 1;
     for (std::int64_t t = 0; t < recording.length; ++t)
       std::copy_n(recording.frames.begin() + t * kI, kI, frames + (t * N + n) * kI);
   }
+  batch.frames = context.to_device(padded);
+  batch.speakers = context.to_device(speakers);
   return batch;
 }
 
@@ -102,28 +103,31 @@ double accuracy(Context& context, const Options& options, Model& model,
                 const std::vector<Recording>& recordings) {
   std::vector<std::size_t> all(recordings.size());
   std::iota(all.begin(), all.end(), std::size_t{0});
-  const Batch batch = make_batch(recordings, all);
+  const Batch batch = make_batch(context, recordings, all);
   Tape tape(context, {.training = false});
-  const Tensor best = argmax(context, model.scores(tape, pack(context, options, batch)).value());
+  const Tensor best =
+      context.to_host(argmax(context, model.scores(tape, pack(context, options, batch)).value()));
+  const Tensor speakers = context.to_host(batch.speakers);
   const auto guess = best.values<std::int64_t>();
-  const auto right = batch.speakers.values<std::int64_t>();
+  const auto right = speakers.values<std::int64_t>();
   std::int64_t count = 0;
   for (std::size_t n = 0; n < guess.size(); ++n) count += guess[n] == right[n];
   return static_cast<double>(count) / static_cast<double>(guess.size());
 }
 
-struct Epoch {
-  std::int64_t seed, number;
-  double loss, accuracy;
-};
-
-/// One training; the accuracy at its end.
-double train(Context& context, const Options& options, const JapaneseVowels& data,
-             std::int64_t seed, std::vector<Epoch>& curve, bench::Progress& progress) {
+/// Trains one model, the part-th of the session.
+void train(Context& context, const Options& options, const JapaneseVowels& data, int part,
+           training::Session& session) {
+  const std::int64_t seed = options.seed + part;
   Model model(options, static_cast<std::uint64_t>(seed) * 1000);
   Adam adam({&model.rnn(), &model.head()}, {.learning_rate = 1e-3});
+  TrainingRun run{.models = {{"rnn.", &model.rnn()}, {"head.", &model.head()}},
+                  .optimizer = &adam,
+                  .integers = {{"epoch", 0}}};
+  if (!session.resume(run, part, fmt::format("seed {}", seed))) return;
+  std::int64_t& epoch = run.integers["epoch"];
   std::vector<std::size_t> order(data.train.size());
-  for (std::int64_t epoch = 0; epoch < options.epochs; ++epoch) {
+  while (epoch < options.epochs && !session.stopped()) {
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::mt19937_64 shuffle(static_cast<std::uint64_t>(seed) << 32 |
                             static_cast<std::uint64_t>(epoch));
@@ -132,7 +136,7 @@ double train(Context& context, const Options& options, const JapaneseVowels& dat
     for (std::size_t at = 0; at < order.size(); at += static_cast<std::size_t>(options.batch)) {
       const std::size_t count =
           std::min(order.size() - at, static_cast<std::size_t>(options.batch));
-      const Batch batch = make_batch(data.train, std::span(order).subspan(at, count));
+      const Batch batch = make_batch(context, data.train, std::span(order).subspan(at, count));
       // [train]
       adam.zero_gradients();
       Tape tape(context);
@@ -141,21 +145,24 @@ double train(Context& context, const Options& options, const JapaneseVowels& dat
       tape.backward(loss);
       adam.step(context, {.max_norm = 1.0});
       // [/train]
-      loss_sum += loss.value().values<float>()[0] * static_cast<double>(count);
+      loss_sum += context.to_host(loss.value()).values<float>()[0] * static_cast<double>(count);
     }
-    curve.push_back({seed, epoch + 1, loss_sum / static_cast<double>(order.size()),
-                     accuracy(context, options, model, data.test)});
-    progress.update(static_cast<double>(epoch + 1) / static_cast<double>(options.epochs));
+    ++epoch;
+    session.report(run,
+                   {static_cast<double>(seed), static_cast<double>(epoch),
+                    loss_sum / static_cast<double>(order.size()),
+                    accuracy(context, options, model, data.test)},
+                   epoch == 20 || epoch == 50 || epoch == options.epochs);
+    session.progress(static_cast<double>(epoch) / static_cast<double>(options.epochs));
   }
-  return curve.back().accuracy;
 }
 
-void write_curve(const std::string& path, const std::vector<Epoch>& curve) {
-  std::ofstream file(path);
-  file << "seed,epoch,loss,accuracy\n";
-  for (const Epoch& e : curve)
-    file << fmt::format("{},{},{:.6f},{:.4f}\n", e.seed, e.number, e.loss, e.accuracy);
-  if (!file.flush()) throw FileError(fmt::format("cannot write {}", path));
+/// The mean of the last epochs of all seeds.
+double reached(const Options& options, const training::Curve& curve) {
+  double sum = 0.0;
+  for (const std::vector<double>& row : curve.rows())
+    if (row[1] == static_cast<double>(options.epochs)) sum += row[3];
+  return sum / static_cast<double>(options.seeds);
 }
 
 int run(const Options& options) {
@@ -166,26 +173,26 @@ int run(const Options& options) {
   }
   const JapaneseVowels data = bench::read_japanese_vowels(*folder);
   Context context(Device::cpu(), {.threads = options.threads});
-  fmt::print("{} with {} units{}, {} recordings to learn from, {} to be judged by, {} threads\n",
-             options.model, options.hidden, options.naive ? ", padding fed as data" : "",
-             data.train.size(), data.test.size(), context.threads());
-  std::vector<Epoch> curve;
-  double sum = 0.0;
-  bench::Progress progress(static_cast<int>(options.seeds));
-  for (std::int64_t seed = 1; seed <= options.seeds; ++seed) {
-    progress.start(fmt::format("seed {}", seed));
-    const double reached = train(context, options, data, seed, curve, progress);
-    progress.clear();
-    sum += reached;
-    fmt::print("seed {}: test accuracy", seed);
-    for (const Epoch& e : curve)
-      if (e.seed == seed && (e.number == 20 || e.number == 50 || e.number == options.epochs))
-        fmt::print("  {:.3f} at epoch {}", e.accuracy, e.number);
-    fmt::print("\n");
-  }
-  const double mean = sum / static_cast<double>(options.seeds);
-  fmt::print("mean test accuracy after {} epochs: {:.3f}\n", options.epochs, mean);
-  if (!options.curve.empty()) write_curve(options.curve, curve);
+  training::Session session(
+      context, options,
+      {.title =
+           fmt::format("Japanese Vowels: {} of {} units{}, batches of {}, Adam", options.model,
+                       options.hidden, options.naive ? ", padding fed as data" : "", options.batch),
+       .columns = {"seed", "epoch", "train (loss)", "test (accuracy)"},
+       .levels = {{"accuracy", 0.968, "LDA of the mean over time"}},
+       .settings = {{"batch", static_cast<double>(options.batch)},
+                    {"directions", options.model == "bilstm" ? 2 : 1},
+                    {"epochs", static_cast<double>(options.epochs)},
+                    {"gru", options.model == "gru" ? 1 : 0},
+                    {"hidden", static_cast<double>(options.hidden)},
+                    {"naive", options.naive ? 1 : 0},
+                    {"seed", static_cast<double>(options.seed)}},
+       .parts = options.seeds});
+  for (int part = 0; part < options.seeds && !session.stopped(); ++part)
+    train(context, options, data, part, session);
+  if (session.stopped()) return session.say_stopped();
+  const double mean = reached(options, session.curve());
+  session.say(fmt::format("mean test accuracy after {} epochs: {:.3f}", options.epochs, mean));
   if (mean < options.least) {
     fmt::print("that is less than {:.3f}\n", options.least);
     return 1;
@@ -204,13 +211,12 @@ int main(int argc, char** argv) {
   app.add_option("--epochs", options.epochs)->check(CLI::Range(1, 100000))->capture_default_str();
   app.add_option("--batch", options.batch)->check(CLI::Range(1, 270))->capture_default_str();
   app.add_option("--hidden", options.hidden)->check(CLI::Range(1, 4096))->capture_default_str();
-  app.add_option("--seeds", options.seeds, "trainings, of seeds 1, 2, ...")
+  app.add_option("--seeds", options.seeds, "trainings, of seeds --seed, --seed + 1, ...")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app.add_flag("--naive", options.naive, "feed the padding as if it were data");
-  app.add_option("--threads", options.threads, "0: all")->capture_default_str();
   app.add_option("--least", options.least, "fail below this mean accuracy");
-  app.add_option("--curve", options.curve, "write loss and accuracy of every epoch as CSV");
+  training::add_options(app, options);
   if (const int status = bench::parse_command_line(app, argc, argv); status >= 0) return status;
   return bench::run_program("example_japanese_vowels", [&] { return run(options); });
 }
