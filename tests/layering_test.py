@@ -4,9 +4,10 @@ usage: layering_test.py SOURCE_ROOT [PUBLIC_HEADER...]
 
 Product files spell includes of the project "packrnn/<folder>/<file>". tests/, bench/ and
 docs/examples/ stand above the product and nothing includes them, except that bench/ shares
-tests/, tests/bench/ tests bench/, and whole programs, the folders of docs/examples, read data and
-show progress as bench/ does and share docs/examples/training/. tests/reference/ includes nothing of the product. A public header includes only public
-headers and the standard library, so that a user needs neither fmt nor the CUDA toolkit.
+tests/, tests/bench/ tests bench/, tests/examples/ tests the whole programs, the folders of
+docs/examples, and those read data and show progress as bench/ does and share
+docs/examples/training/. tests/reference/ includes nothing of the product. A public header includes
+only public headers and the standard library, so that a user needs neither fmt nor the CUDA toolkit.
 Before the real tree is read, each rule is shown to fail on a small planted tree.
 """
 
@@ -73,6 +74,8 @@ def fault(root, file, quote, name, public):
     allowed = {"tests": ("tests/",), "bench": both}.get(folder, ())
     if file.startswith("tests/bench/"):
         allowed = both
+    if file.startswith("tests/examples/"):
+        allowed = (*both, "docs/examples/")
     if file.startswith("docs/examples/") and file.count("/") > 2:
         allowed = ("bench/", "docs/examples/training/", file.rsplit("/", 1)[0] + "/")
     if not name.startswith(allowed) or not (root / name).is_file():
@@ -109,6 +112,7 @@ GOOD = {
     "tests/reference/lstm.hpp": "#include <cmath>\n",
     "tests/layers/lstm_test.cpp": '#include "packrnn/layers/lstm.hpp"\n#include "tests/catch.hpp"\n',
     "tests/bench/main_test.cpp": '#include "bench/main.cpp"\n#include "tests/catch.hpp"\n',
+    "tests/examples/b_test.cpp": '#include "docs/examples/training/run.hpp"\n#include "bench/main.cpp"\n',
     "bench/main.cpp": '#include <packrnn/packrnn.hpp>\n#include "tests/reference/lstm.hpp"\n',
     "docs/examples/a.cpp": "#include <packrnn/packrnn.hpp>\n",
     "docs/examples/b/main.cpp": '#include <packrnn/packrnn.hpp>\n#include "bench/main.cpp"\n'
@@ -133,6 +137,7 @@ BAD = [
     ("runtime/tensor.hpp", "#include <fmt/format.h>", "only the standard library"),
     ("tests/reference/lstm.hpp", '#include "packrnn/kernels/lstm.hpp"', "shares no code"),
     ("tests/catch.hpp", '#include "bench/main.cpp"', "nothing that tests/ may include"),
+    ("tests/bench/main_test.cpp", '#include "docs/examples/a.cpp"', "nothing that tests/ may include"),
     ("docs/examples/a.cpp", '#include "tests/catch.hpp"', "nothing that docs/ may include"),
     ("docs/examples/a.cpp", '#include "bench/main.cpp"', "nothing that docs/ may include"),
     ("docs/examples/a.cpp", '#include "docs/examples/training/run.hpp"', "nothing that docs/ may"),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the golden files of this folder: recurrent layers, packing and losses as PyTorch computes them.
+"""Writes the golden files of this folder: recurrent layers, packing, losses, networks as PyTorch computes them.
 
 Everything is computed in float64 on the CPU from weights, inputs and states that a float32 holds
 exactly, so that an engine in either precision can start from the same numbers. The seeds depend
@@ -312,6 +312,64 @@ def optimizer_case(make, clip):
                      "note": "learning rate halved from step 5 on"}
 
 
+def rrn_case(variant):
+    """A recurrent relational network as its paper writes it: every message of its own, in a loop.
+
+    Two graphs of 4 and 2 nodes, H = 5, three steps, a linear readout of every node. With `article`,
+    the LSTM runs over a graph's nodes as if they were time, from the graph's state of the step
+    before.
+    """
+    H, F, C, steps, sizes = 5, 2, 3, 3, [4, 2]
+    edges = [[(0, 0), (1, 0), (2, 0), (3, 1), (0, 2), (1, 2), (2, 2), (3, 2)], [(0, 1), (1, 1)]]
+    generator = torch.Generator().manual_seed(zlib.crc32(f"rrn_{variant}".encode()))
+
+    def mlp(inputs):
+        widths = [inputs, H, H, H, H]
+        layers = []
+        for a, b in zip(widths, widths[1:]):
+            layers += [torch.nn.Linear(a, b), torch.nn.ReLU()]
+        return torch.nn.Sequential(*layers[:-1])
+
+    model = torch.nn.ModuleDict({"message": mlp(2 * H + F), "node": mlp(2 * H),
+                                 "lstm": torch.nn.LSTM(H, H), "readout": torch.nn.Linear(H, C)})
+    model = model.double()
+    with torch.no_grad():
+        for value in model.parameters():
+            value.copy_(random(value.shape, 0.8, generator))
+    x = random((sum(sizes), H), 1.5, generator).requires_grad_()
+    e = random((len(sizes), F), 1.5, generator).requires_grad_()
+    targets = torch.tensor([2, 0, 1, 1, 0, 2])
+    scores = [[] for _ in range(steps)]
+    for g, (size, own_edges) in enumerate(zip(sizes, edges)):
+        own_x = x[sum(sizes[:g]):][:size]
+        h, state = own_x, None
+        for step in range(steps):
+            sums = [torch.zeros(H, dtype=torch.float64) for _ in range(size)]
+            for a, b in own_edges:
+                sums[b] = sums[b] + model["message"](torch.cat([h[a], h[b], e[g]]))
+            u = model["node"](torch.cat([torch.stack(sums), own_x], 1))
+            if variant == "article":
+                h, state = model["lstm"](u[:, None], state)
+                h = h[:, 0]
+            else:
+                h, state = model["lstm"](u[None], state)
+                h = h[0]
+            scores[step].append(model["readout"](h))
+    scores = [torch.cat(of_step) for of_step in scores]
+    loss = sum(torch.nn.functional.cross_entropy(of_step, targets) for of_step in scores) / steps
+    loss.backward()
+    content = {name: value.detach() for name, value in model.named_parameters()}
+    content.update({"x": x, "e": e, "targets": targets, "sizes": torch.tensor(sizes), "loss": loss})
+    for g, own_edges in enumerate(edges):
+        content[f"edges.{g}"] = torch.tensor(own_edges)
+    for step, of_step in enumerate(scores):
+        content[f"scores.{step}"] = of_step
+    for name, value in [*model.named_parameters(), ("x", x), ("e", e)]:
+        content["gradient." + name] = value.grad
+    return content, {"kind": "rrn", "variant": variant, "torch": torch.__version__,
+                     "note": "rows of x, scores and targets: graph after graph"}
+
+
 def cases():
     for cell in ["lstm", "gru", "rnn_tanh", "rnn_relu"]:
         for layers in [1, 2]:
@@ -345,6 +403,8 @@ def cases():
     yield "pack_no_trailing", pack_case([1, 3, 2], (), False, False, None, 0.0)
     yield "pack_two_trailing", pack_case([1, 3, 2], (2, 3), True, False, 4, 0.0)
     yield from loss_cases()
+    for variant in ["paper", "article"]:
+        yield f"rrn_{variant}", rrn_case(variant)
 
 
 def main():
