@@ -26,7 +26,7 @@ Buffer HostMemory::allocate(std::size_t bytes) {
   if (kChecked || bytes < kLeast) return Buffer::allocate(Device::cpu(), bytes);
   Buffer found = take(bytes);
   if (found.data() == nullptr) {
-    found = Buffer::allocate(Device::cpu(), bytes);
+    found = fresh(bytes);
     const std::scoped_lock lock(mutex_);
     used_ += bytes;
     most_ = std::max(most_, used_);
@@ -34,6 +34,15 @@ Buffer HostMemory::allocate(std::size_t bytes) {
   const auto block = std::make_shared<Buffer>(std::move(found));
   return Buffer::adopt(Device::cpu(), block->data(), bytes,
                        [block, owner = shared_from_this()] { owner->put(std::move(*block)); });
+}
+
+Buffer HostMemory::fresh(std::size_t bytes) {
+  try {
+    return Buffer::allocate(Device::cpu(), bytes);
+  } catch (const OutOfMemory&) {
+    give_back();
+    return Buffer::allocate(Device::cpu(), bytes);
+  }
 }
 
 Buffer HostMemory::take(std::size_t bytes) {
@@ -73,12 +82,19 @@ void HostMemory::put(Buffer block) noexcept {
   }
 }
 
-void HostMemory::close() noexcept {
-  std::vector<Buffer> gone;
+void HostMemory::give_back() noexcept {
+  std::vector<Buffer> gone;  // freed after the lock
   const std::scoped_lock lock(mutex_);
-  closed_ = true;
   kept_ = 0;
   gone.swap(free_);
+}
+
+void HostMemory::close() noexcept {
+  {
+    const std::scoped_lock lock(mutex_);
+    closed_ = true;
+  }
+  give_back();
 }
 
 std::size_t HostMemory::kept() const {

@@ -18,7 +18,7 @@ namespace packrnn {
 /// owner lets go.
 class HostMemory : public std::enable_shared_from_this<HostMemory> {
  public:
-  /// As Buffer::allocate() on the CPU.
+  /// As Buffer::allocate() on the CPU; before that fails, what is kept is given back.
   Buffer allocate(std::size_t bytes);
   /// Gives back what nobody uses, and from here on whatever is no longer used.
   void close() noexcept;
@@ -28,6 +28,8 @@ class HostMemory : public std::enable_shared_from_this<HostMemory> {
  private:
   /// A free block for so many bytes that wastes at most as many; an empty one if there is none.
   Buffer take(std::size_t bytes);
+  Buffer fresh(std::size_t bytes);
+  void give_back() noexcept;
   void put(Buffer block) noexcept;
 
   mutable std::mutex mutex_;
