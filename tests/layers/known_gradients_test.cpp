@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "packrnn/layers/functions.hpp"
+#include "packrnn/layers/losses.hpp"
+#include "packrnn/layers/optimizers.hpp"
 #include "tests/layers/gradient_check.hpp"
 #include "tests/layers/training_fixture.hpp"
 
@@ -209,4 +211,42 @@ TEST_CASE("B74: step by step, the weights' gradients are within the bound of tho
   for (std::size_t p = 0; p < got.size(); ++p)
     CHECK(difference(got[p], right.parameters[p]) <= bound);
   CHECK(by_steps() == got);
+}
+
+TEST_CASE("B73: layers of 16 bits learn on a GPU, with f32 masters and a loss scale") {
+  if (!on_device()) PACKRNN_SKIP("16 bits compute on a GPU only");
+  const Dtype dtype = GENERATE(Dtype::f16, Dtype::bf16);
+  const Kind kind = GENERATE(Kind::lstm, Kind::gru);
+  const ref::Config config = config_of(kind, 3, 8, 2, true);
+  CAPTURE(describe(config), packrnn::name_of(dtype));
+  const Counts lengths{6, 0, 3, 1};
+  const Batch batch = random_batch(config, lengths, 1, true, dtype);
+  const auto by = random_upstream(config, lengths);
+  const std::vector<ref::Parameter> parameters = random_parameters(config, 1, dtype);
+  Recurrent layer = make_layer(config, parameters, {.dtype = dtype});
+  Context context = test_context();
+  const AllGradients got = tape_gradients(context, layer, config, batch, by);
+  // Gradients of rows and of states are of the dtype; what comes from above is rounded to it too.
+  CHECK(difference(got, reference_gradients(config, parameters, batch, by)) <=
+        2 * allowed(config, dtype, lengths));
+  CHECK(equal(tape_gradients(context, layer, config, batch, by), got));
+
+  // y is to become zero.
+  Adam adam({&layer.parameters()}, {.learning_rate = 0.02});
+  LossScaler scaler({.initial = 1024.0});
+  std::vector<double> losses;
+  for (int step = 0; step < 6; ++step) {
+    adam.zero_gradients();
+    Tape tape(context);
+    const PackedVariable y =
+        layer.forward(tape, host::up(context, packed_of(config, batch, dtype))).output;
+    const Tensor zeros = context.zeros(y.data.shape(), dtype);
+    const Variable loss = mse_loss(tape, y.data, zeros);
+    tape.backward(loss, scaler.scale());
+    const StepReport report = adam.step(context, {.loss_scale = scaler.scale()});
+    CHECK_FALSE(report.skipped);
+    scaler.update(report);
+    losses.push_back(down(context, loss.value())[0]);
+  }
+  CHECK(losses.back() < 0.8 * losses.front());
 }
