@@ -80,12 +80,10 @@ Variable Embedding::forward(Tape& tape, const std::shared_ptr<const Tensor>& ind
   expects_usable(parameters_, tape.context(), parameters_.trainable());
   Variable y = tape.result(std::as_const(*this).forward(tape.context(), indices->view()),
                            parameters_.trainable());
-  if (!y.needs_gradient()) return y;
-  tape.record([=, dy = y.gradient_ptr(), padding = options_.padding_idx,
-               parameters = std::make_shared<Parameters>(parameters_.shared())](Context& context) {
-    if (const Tensor upstream = dy->take(context); upstream.defined())
-      kernels::scatter_add_rows(context, upstream, *indices, parameters->gradient("weight"),
-                                padding);
+  tape.record(y, [=, padding = options_.padding_idx,
+                  parameters = std::make_shared<Parameters>(parameters_.shared())](
+                     Context& context, const Tensor& upstream) {
+    kernels::scatter_add_rows(context, upstream, *indices, parameters->gradient("weight"), padding);
   });
   return y;
 }

@@ -85,14 +85,11 @@ Variable LayerNorm::forward(Tape& tape, const Variable& x) {
   check(context, x.value(), trains);
   const auto copies = affine(context);
   Variable y = tape.result(apply(context, x.value(), copies.get()), x.needs_gradient() || trains);
-  if (!y.needs_gradient()) return y;
   const std::int64_t F = options_.features;
-  tape.record([rows = Shape{y.value().elements() / F, F}, trains, copies, options = options_,
-               value = x.value_ptr(), dx = x.gradient_ptr(), dy = y.gradient_ptr(),
-               parameters = std::make_shared<Parameters>(parameters_.shared()),
-               version = parameters_.version()](Context& c) {
-    Tensor gradient = dy->take(c);
-    if (!gradient.defined()) return;
+  tape.record(y, [rows = Shape{y.value().elements() / F, F}, trains, copies, options = options_,
+                  value = x.value_ptr(), dx = x.gradient_ptr(),
+                  parameters = std::make_shared<Parameters>(parameters_.shared()),
+                  version = parameters_.version()](Context& c, Tensor gradient) {
     expects_unchanged(*parameters, version);
     // In place: dx is where dy was.
     const TensorSpan from = gradient.span().reshape(rows);

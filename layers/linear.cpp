@@ -111,12 +111,10 @@ Variable Linear::forward(Tape& tape, const Variable& x) {
   const auto backward_panels =
       x.needs_gradient() ? panels_for_step(context, Way::backward) : nullptr;
   // `kept`: for other uses of the layer in this step.
-  tape.record([=, kept = panels, shape = x.shape(), value = trains ? x.value_ptr() : nullptr,
-               dx = x.gradient_ptr(), dy = y.gradient_ptr(), bias = options_.bias,
-               parameters = std::make_shared<Parameters>(parameters_.shared()),
-               version = parameters_.version()](Context& c) {
-    const Tensor upstream = dy->take(c);
-    if (!upstream.defined()) return;
+  tape.record(y, [=, kept = panels, shape = x.shape(), value = trains ? x.value_ptr() : nullptr,
+                  dx = x.gradient_ptr(), bias = options_.bias,
+                  parameters = std::make_shared<Parameters>(parameters_.shared()),
+                  version = parameters_.version()](Context& c, const Tensor& upstream) {
     expects_unchanged(*parameters, version);
     const TensorView from = upstream.view().reshape({rows, O});
     if (value)

@@ -134,6 +134,22 @@ TEST_CASE("values are freed as the backward passes") {
   CHECK(early.expired());
 }
 
+TEST_CASE("a backward is given its result's gradient, or not called at all") {
+  Context context;
+  Tape tape(context);
+  const auto one = [&] { return context.to_device(Tensor::from({0.5}, {1})); };
+  Doubles given;
+  const auto backward = [&](Context& c, const Tensor& gradient) {
+    for (const double value : doubles(c, gradient)) given.push_back(value);
+  };
+  tape.record(tape.result(one(), false), backward);  // needs none
+  tape.record(tape.result(one(), true), backward);   // none arrives
+  const Variable y = tape.result(one(), true);
+  tape.record(y, backward);
+  tape.backward(y, 3.0);
+  CHECK(given == Doubles{3.0});
+}
+
 TEST_CASE("a backward that throws frees the rest") {
   Context context;
   Tape tape(context);
