@@ -65,9 +65,9 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-// Told of four blocks per multiprocessor: left alone, ptxas saves registers by spilling some.
+// Told of two blocks per multiprocessor: left alone, ptxas saves registers by spilling some.
 template <class T>
-__global__ void __launch_bounds__(kRowThreads, 4)
+__global__ void __launch_bounds__(kRowThreads, 2)
     cross_entropy_backward_kernel(CrossEntropyRows a, int team_size, const double* log_sum_exps,
                                   const double* scales, T* gradient) {
   const Team team = team_of(team_size);
@@ -239,10 +239,11 @@ void cross_entropy(gpu::Stream stream, const CrossEntropyRows& rows, double* log
 void cross_entropy_backward(gpu::Stream stream, const CrossEntropyRows& rows,
                             const double* log_sum_exp, const double* scales, void* gradient) {
   const int team = team_for(rows.classes);
+  const gpu::LaunchShape shape = team_shape(stream, rows.rows, team);
   with_floating(rows.dtype, [&]<class T>(std::type_identity<T>) {
-    launch(stream, PACKRNN_KERNEL(cross_entropy_backward_kernel<T>),
-           team_shape(stream, rows.rows, team), rows, team, log_sum_exp, scales,
-           static_cast<T*>(gradient));
+    auto* const to = static_cast<T*>(gradient);
+    launch(stream, PACKRNN_KERNEL(cross_entropy_backward_kernel<T>), shape, rows, team, log_sum_exp,
+           scales, to);
   });
 }
 

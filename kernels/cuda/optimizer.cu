@@ -133,18 +133,21 @@ void with_real(Dtype dtype, const Body& body) {
 }  // namespace
 
 void sgd(gpu::Stream stream, const SgdStep& step, const SteppedValues& to, void* velocity) {
+  const gpu::LaunchShape shape = strided_shape(stream, to.count);
   with_real(to.dtype, [&]<class T>(std::type_identity<T>) {
     const Sgd<T> numbers{decay_of<T>(step.decay, step.learning_rate),
                          static_cast<T>(step.learning_rate), static_cast<T>(step.momentum),
                          step.nesterov};
-    launch(stream, PACKRNN_KERNEL(sgd_kernel<T>), strided_shape(stream, to.count), numbers,
-           to.count, static_cast<T*>(to.values), static_cast<const T*>(to.gradients),
-           static_cast<T*>(velocity), rounded_of(to));
+    auto *const x = static_cast<T*>(to.values), *const v = static_cast<T*>(velocity);
+    const auto* const g = static_cast<const T*>(to.gradients);
+    const Rounded rounded = rounded_of(to);
+    launch(stream, PACKRNN_KERNEL(sgd_kernel<T>), shape, numbers, to.count, x, g, v, rounded);
   });
 }
 
 void adam(gpu::Stream stream, const AdamStep& step, const SteppedValues& to, void* first,
           void* second) {
+  const gpu::LaunchShape shape = strided_shape(stream, to.count);
   const auto number = static_cast<double>(step.number);
   with_real(to.dtype, [&]<class T>(std::type_identity<T>) {
     const Adam<T> numbers{
@@ -156,9 +159,11 @@ void adam(gpu::Stream stream, const AdamStep& step, const SteppedValues& to, voi
         .beta2 = static_cast<T>(step.beta2),
         .rest2 = static_cast<T>(1.0 - step.beta2),
         .eps = static_cast<T>(step.eps)};
-    launch(stream, PACKRNN_KERNEL(adam_kernel<T>), strided_shape(stream, to.count), numbers,
-           to.count, static_cast<T*>(to.values), static_cast<const T*>(to.gradients),
-           static_cast<T*>(first), static_cast<T*>(second), rounded_of(to));
+    auto *const x = static_cast<T*>(to.values), *const m = static_cast<T*>(first);
+    auto* const v = static_cast<T*>(second);
+    const auto* const g = static_cast<const T*>(to.gradients);
+    const Rounded rounded = rounded_of(to);
+    launch(stream, PACKRNN_KERNEL(adam_kernel<T>), shape, numbers, to.count, x, g, m, v, rounded);
   });
 }
 
