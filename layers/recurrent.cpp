@@ -88,13 +88,29 @@ void Recurrent::reset_parameters(Generator& generator) {
                                  1.0 / std::sqrt(static_cast<double>(config_.hidden_size)));
 }
 
-Recurrent::Panels Recurrent::forward_panels(Context& context) const {
+Recurrent::Panels Recurrent::panels(Context& context, Way way) const {
   const Parameters& parameters = impl_->parameters;
-  expects_usable(parameters, context, false);
-  return impl_->forward_panels.get(context, parameters.version(), [&](std::vector<Tensor> used) {
-    return pack_weights(context, config_, parameters, kernels::recurrent_panel_elements,
-                        kernels::pack_recurrent, std::move(used));
+  return impl_->panels[static_cast<std::size_t>(way)].get(
+      context, parameters.version(), [&](std::vector<Tensor> used) {
+        return pack_weights(context, config_, parameters, form_of(way), std::move(used),
+                            [&](const Shape& shape, Dtype dtype) {
+                              return Tensor::empty(shape, dtype, context.device());
+                            });
+      });
+}
+
+Recurrent::Panels Recurrent::panels_for_step(Context& context, Way way) {
+  const Parameters& parameters = impl_->parameters;
+  if (parameters.device() == Device::cpu()) return panels(context, way);
+  return impl_->step_panels[static_cast<std::size_t>(way)].get(context, parameters.version(), [&] {
+    return pack_weights(
+        context, config_, parameters, form_of(way), {},
+        [&](const Shape& shape, Dtype dtype) { return context.empty(shape, dtype); });
   });
+}
+
+const PackedForm& Recurrent::form_of(Way way) noexcept {
+  return way == Way::forward ? kForwardForm : kBackwardForm;
 }
 
 /// The one path that every forward() takes: packed rows x [total, I] in, [total, D*S] out.
@@ -105,7 +121,8 @@ DenseOutput Recurrent::run(Context& context, const PackedLayout& layout, const T
   const std::int64_t D = directions(), S = state_size(), H = config_.hidden_size,
                      L = config_.num_layers, N = layout.batch(), total = layout.total();
   const InitialState initial = initial_state(context, config_, options, N, unbatched);
-  const Panels packed = forward_panels(context);
+  expects_usable(impl_->parameters, context, false);
+  const Panels packed = panels(context, Way::forward);
 
   DenseOutput result;
   const Dtype dtype = config_.dtype, c_dtype = kernels::cell_dtype(dtype);

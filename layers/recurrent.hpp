@@ -89,6 +89,8 @@ State to_host(Context& context, const State& state);
 PackedOutput to_host(Context& context, const PackedOutput& output);
 DenseOutput to_host(Context& context, const DenseOutput& output);
 
+struct PackedForm;  // of weights; private to the library
+
 /// The parameters begin in the host's memory; parameters().to(context) moves them, which training
 /// on a GPU asks for. A device gets its own form of them at the first call there, and at the first
 /// one after a change of them; otherwise forward() neither copies weights nor waits for a GPU.
@@ -180,9 +182,11 @@ class Recurrent {
   /// Packed weights, index layer * D + direction.
   using Panels = std::shared_ptr<const std::vector<Tensor>>;
   struct Impl;
-
-  Panels forward_panels(Context& context) const;
-  Panels backward_panels(Context& context) const;
+  enum class Way : std::uint8_t { forward, backward };
+  static const PackedForm& form_of(Way way) noexcept;
+  Panels panels(Context& context, Way way) const;
+  /// The same for training: where the parameters are on a GPU, kept for as long as somebody does.
+  Panels panels_for_step(Context& context, Way way);
   template <class AnyLengths>
   DenseOutput run_padded(Context& context, const TensorView& padded, const AnyLengths& lengths,
                          const ForwardOptions& options) const;

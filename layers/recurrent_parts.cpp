@@ -49,26 +49,6 @@ kernels::RecurrentWeights weights_of(const Recurrent::Config& config, const Para
   return weights;
 }
 
-std::vector<Tensor> pack_weights(Context& context, const Recurrent::Config& config,
-                                 const Parameters& parameters,
-                                 std::int64_t (*elements)(Device, const kernels::RecurrentShape&),
-                                 void (*pack)(Context&, const kernels::RecurrentShape&,
-                                              const kernels::RecurrentWeights&, const TensorSpan&),
-                                 std::vector<Tensor> used) {
-  const Device device = context.device();
-  std::vector<Tensor> all = std::move(used);
-  const bool fresh = all.empty();
-  std::size_t index = 0;
-  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
-    const kernels::RecurrentShape shape = shape_of(config, layer);
-    for (std::int64_t d = 0; d < (config.bidirectional ? 2 : 1); ++d) {
-      if (fresh) all.push_back(Tensor::empty({elements(device, shape)}, config.dtype, device));
-      pack(context, shape, weights_of(config, parameters, layer, d), all[index++]);
-    }
-  }
-  return all;
-}
-
 Tensor swapped(Context& context, const TensorView& from) {
   Tensor to = context.empty({from.size(1), from.size(0), from.size(2)}, from.dtype());
   kernels::swap_axes(context, from, to);

@@ -2,10 +2,12 @@
 // to the library.
 #pragma once
 
+#include <array>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "packrnn/kernels/recurrent_backward.hpp"
 #include "packrnn/layers/derived.hpp"
 #include "packrnn/layers/recurrent.hpp"
 
@@ -27,7 +29,8 @@ class DenseLayout {
 
 struct Recurrent::Impl {
   Parameters parameters;
-  Derived<std::vector<Tensor>> forward_panels, backward_panels;
+  std::array<Derived<std::vector<Tensor>>, 2> panels;  // of each way
+  std::array<DerivedForStep<std::vector<Tensor>>, 2> step_panels;
   DenseLayout dense_layout;
 };
 
@@ -37,14 +40,34 @@ std::string suffix(std::int64_t layer, std::int64_t direction);
 kernels::RecurrentWeights weights_of(const Recurrent::Config& config, const Parameters& parameters,
                                      std::int64_t layer, std::int64_t direction);
 
-/// The packed weights of every layer and direction in a form that two functions of the kernels
-/// define: how many elements it has, and how it is made. `used`: an earlier result, or empty.
+/// A form of packed weights: how many elements it has, and how it is made.
+struct PackedForm {
+  std::int64_t (*elements)(Device, const kernels::RecurrentShape&);
+  void (*pack)(Context&, const kernels::RecurrentShape&, const kernels::RecurrentWeights&,
+               const TensorSpan&);
+};
+inline constexpr PackedForm kForwardForm{kernels::recurrent_panel_elements,
+                                         kernels::pack_recurrent};
+inline constexpr PackedForm kBackwardForm{kernels::recurrent_backward_panel_elements,
+                                          kernels::pack_recurrent_backward};
+
+/// The packed weights of every layer and direction, in memory of an earlier result or, where that
+/// is empty, of what `empty` makes of a shape and a dtype.
+template <class Empty>
 std::vector<Tensor> pack_weights(Context& context, const Recurrent::Config& config,
-                                 const Parameters& parameters,
-                                 std::int64_t (*elements)(Device, const kernels::RecurrentShape&),
-                                 void (*pack)(Context&, const kernels::RecurrentShape&,
-                                              const kernels::RecurrentWeights&, const TensorSpan&),
-                                 std::vector<Tensor> used);
+                                 const Parameters& parameters, const PackedForm& form,
+                                 std::vector<Tensor> all, Empty&& empty) {
+  const bool fresh = all.empty();
+  std::size_t index = 0;
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    const kernels::RecurrentShape shape = shape_of(config, layer);
+    for (std::int64_t d = 0; d < (config.bidirectional ? 2 : 1); ++d, ++index) {
+      if (fresh) all.push_back(empty(Shape{form.elements(context.device(), shape)}, config.dtype));
+      form.pack(context, shape, weights_of(config, parameters, layer, d), all[index]);
+    }
+  }
+  return all;
+}
 
 /// [A, B, F] as [B, A, F].
 Tensor swapped(Context& context, const TensorView& from);

@@ -33,6 +33,7 @@ struct Recorded {
   InitialState states;  // the values of `initial`, in the kernels' order of axes
   std::vector<Kept> layers;
   std::shared_ptr<const std::vector<Tensor>> panels;
+  std::shared_ptr<const std::vector<Tensor>> forward_panels;  // for other uses in this step
   std::shared_ptr<Gradient> y, h_n, c_n;
 };
 
@@ -145,14 +146,6 @@ void go_back(Context& context, Recorded& r) {
 
 }  // namespace
 
-Recurrent::Panels Recurrent::backward_panels(Context& context) const {
-  const Parameters& parameters = impl_->parameters;
-  return impl_->backward_panels.get(context, parameters.version(), [&](std::vector<Tensor> used) {
-    return pack_weights(context, config_, parameters, kernels::recurrent_backward_panel_elements,
-                        kernels::pack_recurrent_backward, std::move(used));
-  });
-}
-
 PackedOutputVariable Recurrent::forward(Tape& tape, const PackedVariable& input,
                                         const StateVariable& state, bool state_batch_first) {
   Context& context = tape.context();
@@ -181,7 +174,7 @@ PackedOutputVariable Recurrent::forward(Tape& tape, const PackedVariable& input,
       false);
   if (tape.options().training && config_.dropout > 0.0 && L > 1)
     r.dropout = {{context.random().seed(), context.random().draw(), 0}, config_.dropout};
-  const Panels panels = forward_panels(context);
+  const Panels panels = panels_for_step(context, Way::forward);
 
   Tensor h_n = context.empty({L * D, N, S}, config_.dtype), c_n;
   const Dtype c_dtype = kernels::cell_dtype(config_.dtype);
@@ -225,7 +218,8 @@ PackedOutputVariable Recurrent::forward(Tape& tape, const PackedVariable& input,
   r.h_n = result.state.h.gradient_ptr();
   r.c_n = result.state.c.gradient_ptr();
 
-  r.panels = backward_panels(context);
+  r.forward_panels = panels;
+  r.panels = panels_for_step(context, Way::backward);
   tape.record([recorded](Context& on) { go_back(on, *recorded); });
   return result;
 }
