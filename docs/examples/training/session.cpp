@@ -36,8 +36,8 @@ std::map<std::string, double> numbers_of(const SafeTensors& file, const std::str
 
 }  // namespace
 
-Session::Session(const Context& context, Options options, Description description)
-    : options_(std::move(options)),
+Session::Session(const Context& context, const Options& options, Description description)
+    : options_(options),
       settings_(std::move(description.settings)),
       curve_(title_lines(context, description.title), std::move(description.columns),
              std::move(description.levels)),

@@ -45,7 +45,7 @@ class Session {
  public:
   /// From now on the first Ctrl-C only makes it stopped(). Throws FileError for a checkpoint that
   /// is none, InvalidArgument for one made with other settings.
-  Session(const Context& context, Options options, Description description);
+  Session(const Context& context, const Options& options, Description description);
 
   /// Begins a part, 0 the first. What the run borrows and its numbers become those of the
   /// checkpoint, if there is one of this part. False if there is one of a later part: this one is
