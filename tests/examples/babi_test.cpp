@@ -190,12 +190,12 @@ TEST_CASE("made stories have the answers that their facts give, and no question 
        {Kind{1, solve_1, 6, 2, 10}, Kind{2, solve_2, 6, 4, 20}, Kind{15, solve_15, 4, 8, 8},
         Kind{19, solve_19, 12, 5, 5}}) {
     INFO("task " << task);
-    const Babi babi = make_babi(task, 3, {.train = 900, .valid = 100, .test = 100});
+    const Babi babi = make_babi(task, 3, {.train = 4000, .valid = 500, .test = 500});
     std::set<std::string> found;
     std::set<std::size_t> facts;
     std::vector<Question> earlier;
     for (const auto* part : {&babi.train, &babi.valid, &babi.test}) {
-      REQUIRE(part->size() == (part == &babi.train ? 900 : 100));
+      REQUIRE(part->size() == (part == &babi.train ? 4000 : 500));
       for (const Question& question : *part) {
         REQUIRE(solve(question) == question.answer);
         REQUIRE(std::ranges::find(earlier, question) == earlier.end());
@@ -234,6 +234,7 @@ TEST_CASE("a fact is encoded the same whatever longer facts stand beside it") {
   const std::vector<float> two = encoded({{3, 1, 4}, {1, 5, 9, 2}});
   std::vector<float> more = encoded({{3, 1, 4}, {1, 5, 9, 2}, {6, 5, 3, 5, 8, 9, 7}, {9}});
   REQUIRE(two.size() == 64);
+  CHECK(encoded({{3, 1, 5}, {1, 5, 9, 2}}) != two);  // the last word counts
   more.resize(two.size());
   CHECK(more == two);
 }

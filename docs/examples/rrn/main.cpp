@@ -144,8 +144,7 @@ int run(Options options) {
     return 77;
   }
   Context context(Device::cpu(), {.threads = options.threads});
-  const training::Options& common = options;
-  training::Session session(context, common, describe(options, task->unit()));
+  training::Session session(context, options, describe(options, task->unit()));
   session.say(task->sizes());
   train(context, options, *task, session);
   if (session.stopped()) return session.say_stopped();
