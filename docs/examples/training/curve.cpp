@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
 #include <fstream>
 #include <packrnn/runtime/error.hpp>
 #include <string_view>
@@ -15,9 +16,9 @@ constexpr std::string_view kPrefix = "curve.";
 
 /// Whole numbers without a point.
 std::string text(double value, int digits) {
-  const auto whole = static_cast<std::int64_t>(value);
-  return static_cast<double>(whole) == value ? fmt::format("{}", whole)
-                                             : fmt::format("{:.{}f}", value, digits);
+  constexpr double kMostWhole = 1e15;
+  const bool whole = std::trunc(value) == value && std::abs(value) < kMostWhole;
+  return fmt::format("{:.{}f}", value, whole ? 0 : digits);
 }
 
 }  // namespace
