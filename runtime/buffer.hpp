@@ -34,6 +34,8 @@ class Buffer {
   Device device() const noexcept { return device_; }
 
  private:
+  friend class HostMemory;
+
   // Never shared: a unique_ptr would not run its deleter for adopted null data.
   std::shared_ptr<void> data_;
   std::size_t size_ = 0;

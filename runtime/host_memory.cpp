@@ -31,9 +31,11 @@ Buffer HostMemory::allocate(std::size_t bytes) {
     used_ += bytes;
     most_ = std::max(most_, used_);
   }
-  const auto block = std::make_shared<Buffer>(std::move(found));
-  return Buffer::adopt(Device::cpu(), block->data(), bytes,
-                       [block, owner = shared_from_this()] { owner->put(std::move(*block)); });
+  void* const data = found.data();
+  Buffer buffer;
+  buffer.data_ = std::shared_ptr<void>(data, Keep{shared_from_this(), std::move(found)});
+  buffer.size_ = bytes;
+  return buffer;
 }
 
 Buffer HostMemory::fresh(std::size_t bytes) {

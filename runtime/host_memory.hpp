@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "packrnn/runtime/buffer.hpp"
@@ -26,6 +27,14 @@ class HostMemory : public std::enable_shared_from_this<HostMemory> {
   std::size_t kept() const;
 
  private:
+  /// The end of a buffer.
+  struct Keep {
+    std::shared_ptr<HostMemory> owner;
+    Buffer block;
+
+    void operator()(void*) noexcept { owner->put(std::move(block)); }
+  };
+
   /// A free block for so many bytes that wastes at most as many; an empty one if there is none.
   Buffer take(std::size_t bytes);
   Buffer fresh(std::size_t bytes);

@@ -831,6 +831,19 @@ TEST_CASE("every algorithm of a GPU keeps the cell states for a backward") {
   CHECK(runs >= (kind.dtype == Dtype::f64 ? 1 : 2));
 }
 
+TEST_CASE("a reserve grows with the valid tokens") {
+  const kernels::RecurrentShape lstm{Cell::lstm, 7, 256}, gru{Cell::gru, 7, 256};
+  const auto elements = [](const kernels::RecurrentShape& shape, std::int64_t total) {
+    return kernels::recurrent_reserve_elements(Device::cpu(), shape, total);
+  };
+  CHECK(elements(lstm, 0) == 0);
+  for (const auto* shape : {&lstm, &gru})
+    CHECK(elements(*shape, 1000) == 1000 * elements(*shape, 1));
+  // Gates and c, or gates and the sum of h in n; and a cache line, against rows of one cache set.
+  CHECK(elements(lstm, 1) <= 5 * 256 + 16);
+  CHECK(elements(gru, 1) <= 4 * 256 + 16);
+}
+
 TEST_CASE("a backward names what does not fit") {
   const Device device = Device::best();
   const kernels::RecurrentShape shape{Cell::gru, 3, 4, 0, Dtype::f32};
