@@ -175,8 +175,10 @@ double step_seconds(const DeviceConstants& d, const RecurrentShape& shape, Arith
     product = std::max(width * d.fma_latency / d.clock,
                        as_double(rows) * outputs * width / (0.6 * rate * d.clock));
   }
-  // The chain of a warp's products, of 32 terms each, which `pointwise` counts for the forward.
-  if (back) product = std::max(product, width / (8 * 32) * d.product_latency / d.clock);
+  // The chain of a warp's products, which `pointwise` counts for the forward.
+  if (back)
+    product = std::max(product,
+                       width / (8 * 32) * d.product_latency / (d.clock * matrix_share(arithmetic)));
   // Weights in shared memory are read again for every tile of rows, 128 bytes per clock.
   const double passes = std::max(1.0, as_double(tiled) / as_double(kTileRows));
   const double weights = as_double(m.shared_weights) * passes / (128.0 * d.clock);

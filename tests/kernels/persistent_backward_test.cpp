@@ -415,7 +415,7 @@ TEST_CASE("every variant of the persistent tensor-core backward that the device 
     const auto [other, is_first] = first.try_emplace(v.chunks, std::move(got));
     if (!is_first) CHECK(differences(other->second, got) == 0);
   }
-  CHECK(first.size() >= 3);
+  CHECK(first.size() >= full_or_small(3U, 1U));
   if (!whole) return;
   std::string obstacle;  // the widest that there is a kernel for
   const RecurrentShape widest{Cell::lstm, 5, kind.dtype == Dtype::f32 ? 1024 : 2048, 0, kind.dtype};
