@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kRowThreads)
 void pack_panels(gpu::Stream stream, const RecurrentShape& s, const RecurrentWeights& weights,
                  void* panels) {
   const RecurrentPanels p = RecurrentPanels::of(s);
-  with_stored(s.dtype, [&]<class T>(std::type_identity<T>) {
+  with_floating(s.dtype, [&]<class T>(std::type_identity<T>) {
     launch(stream, PACKRNN_KERNEL(pack_forward_kernel<T>), strided_shape(stream, p.elements), s, p,
            Weights<T>(weights), static_cast<T*>(panels));
   });
@@ -109,7 +109,7 @@ void pack_panels(gpu::Stream stream, const RecurrentShape& s, const RecurrentWei
 void pack_backward_panels(gpu::Stream stream, const RecurrentShape& s,
                           const RecurrentWeights& weights, void* panels) {
   const RecurrentBackwardPanels p = RecurrentBackwardPanels::of(s);
-  with_stored(s.dtype, [&]<class T>(std::type_identity<T>) {
+  with_floating(s.dtype, [&]<class T>(std::type_identity<T>) {
     launch(stream, PACKRNN_KERNEL(pack_backward_kernel<T>), strided_shape(stream, p.forward), s, p,
            Weights<T>(weights), static_cast<T*>(panels));
     pack_panels(stream, s, weights, static_cast<T*>(panels) + p.forward);

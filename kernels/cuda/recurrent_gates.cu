@@ -211,7 +211,7 @@ void in_ranges(Context& context, const GatesRun& run, std::int64_t scratch_bytes
 }  // namespace
 
 void recompute_gates(Context& context, const GatesRun& run, std::int64_t scratch_bytes) {
-  with_stored(run.shape.dtype, [&]<class T>(std::type_identity<T>) {
+  with_floating(run.shape.dtype, [&]<class T>(std::type_identity<T>) {
     launch(context.stream(), PACKRNN_KERNEL(collect_kernel<T>),
            strided_shape(context.stream(), run.rows * kWarp), run);
     if constexpr (sizeof(T) == 2) {
@@ -226,7 +226,7 @@ void recompute_gates(Context& context, const GatesRun& run, std::int64_t scratch
 }
 
 void hidden_states(gpu::Stream stream, const GatesRun& run, const void* cells, void* hidden) {
-  with_stored(run.shape.dtype, [&]<class T>(std::type_identity<T>) {
+  with_floating(run.shape.dtype, [&]<class T>(std::type_identity<T>) {
     launch(stream, PACKRNN_KERNEL(hidden_kernel<T>),
            strided_shape(stream, run.rows * run.shape.hidden), run,
            static_cast<const Sum<T>*>(cells), RecurrentPanels::of(run.shape).units,

@@ -298,7 +298,7 @@ void steps(Context& context, const RecurrentBackwardRun& run) {
 }  // namespace
 
 void step_backward(Context& context, const RecurrentBackwardRun& run) {
-  with_stored(run.shape.dtype, [&]<class T>(std::type_identity<T>) { steps<T>(context, run); });
+  with_floating(run.shape.dtype, [&]<class T>(std::type_identity<T>) { steps<T>(context, run); });
 }
 
 void empty_gradients(gpu::Stream stream, const RecurrentBackwardRun& run) {

@@ -34,18 +34,18 @@ PACKRNN_DEVICE T stored(Sum<T> value) {
     return value;
 }
 
-/// Calls function(std::type_identity<T>) with how kernels store that floating dtype.
-template <class Function>
-void with_stored(Dtype dtype, Function&& function) {
+/// Calls body(std::type_identity<T>) for a floating dtype; others were refused before.
+template <class Body>
+void with_floating(Dtype dtype, Body&& body) {
   switch (dtype) {
     case Dtype::f64:
-      return function(std::type_identity<double>{});
+      return body(std::type_identity<double>{});
     case Dtype::f16:
-      return function(std::type_identity<F16>{});
+      return body(std::type_identity<F16>{});
     case Dtype::bf16:
-      return function(std::type_identity<Bf16>{});
+      return body(std::type_identity<Bf16>{});
     default:
-      return function(std::type_identity<float>{});
+      return body(std::type_identity<float>{});
   }
 }
 
