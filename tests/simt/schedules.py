@@ -23,8 +23,8 @@ SCHEDULES = [("random", 0), ("priority", 0), ("random", 50), ("priority", 50), (
              ("random", 200), ("priority", 200), ("reverse", 20)]
 # Folder and files of its tests; of the layers, the one that goes through all kernels.
 TESTS = [("kernels", name) for name in
-         ("exact_recurrent", "persistent", "persistent_backward", "cluster", "tensor_step", "recurrent", "stack",
-          "pack", "layout", "reduce", "linear", "elementwise", "dropout")] + [("layers", "forward")]
+         ("exact_recurrent", "persistent", "persistent_backward", "cluster", "tensor_step", "recurrent",
+          "recurrent_backward", "stack", "pack", "layout", "reduce", "linear", "elementwise", "dropout")] + [("layers", "forward")]
 
 
 def run(build, folder, name, seed):
