@@ -97,6 +97,8 @@ StepReport Optimizer::step(Context& context, const StepOptions& options) {
           options.max_value);
   for (const Set& set : sets_)
     if (set.takes_part()) expects_at(set.parameters, context);
+  for (const Set& set : sets_)
+    if (set.takes_part()) set.parameters.hold_up(context);
   StepReport report{.gradient_norm = gradient_norm(context) / options.loss_scale};
   report.skipped = !std::isfinite(report.gradient_norm);
   if (report.skipped) return report;
@@ -128,7 +130,10 @@ double Optimizer::gradient_norm(Context& context) {
 
 void Optimizer::update_set(Context& context, Set& set) {
   Parameters& parameters = set.parameters;
-  for (Parameters& moment : set.moments) moment.to(context);
+  for (Parameters& moment : set.moments) {
+    moment.to(context);
+    moment.hold_up(context);
+  }
   ++set.steps;
   for (std::int64_t i = 0; i < parameters.count(); ++i) {
     Update one{.step = set.steps,

@@ -57,9 +57,10 @@ class Optimizer {
   void zero_gradients();
   /// Changes the parameters by their gradients, which are left as the step used them: divided by
   /// the loss scale and clipped. The context is on the device that the parameters are on; moments
-  /// and masters follow them there. On a GPU the host waits once, for the norm. Throws
-  /// InvalidArgument for options that are not positive, for parameters elsewhere, and for what
-  /// kernels found wrong before (Context::synchronize); then nothing has changed.
+  /// and masters follow them there. On a GPU the host waits once, for the norm; a context of
+  /// another stream than theirs waits for that, and what they are used for next the caller orders.
+  /// Throws InvalidArgument for options that are not positive, for parameters elsewhere, and for
+  /// what kernels found wrong before (Context::synchronize); then nothing has changed.
   StepReport step(Context& context, const StepOptions& options = {});
 
   double learning_rate() const noexcept { return learning_rate_; }

@@ -347,6 +347,24 @@ TEST_CASE("moments follow parameters to where they move, and other devices are n
   }
 }
 
+TEST_CASE("a step on another stream waits for that of the parameters") {
+  if (!on_device()) PACKRNN_SKIP("the CPU is never late");
+  Context a = test_context(), b = test_context();
+  for (int round = 0; round < 10; ++round) {
+    Linear one = layer(a), two = layer(a);
+    Adam same(std::vector<Parameters*>{&one.parameters()}),
+        other(std::vector<Parameters*>{&two.parameters()});
+    for (int k = 0; k < 2; ++k) {
+      set_gradients(a, two.parameters(), k);
+      other.step(k == 0 ? a : b);  // while a may not have begun
+      set_gradients(a, one.parameters(), k);
+      same.step(a);
+    }
+    a.wait_for(b);
+    CHECK(bytes(a, one.parameters().values()) == bytes(a, two.parameters().values()));
+  }
+}
+
 TEST_CASE("a step after a target out of range changes nothing and says so") {
   if (!on_device()) PACKRNN_SKIP("the CPU refuses it at once");
   Context context = test_context();
