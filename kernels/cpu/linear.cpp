@@ -57,10 +57,19 @@ HWY_NOINLINE void part(const T* x, const T* weights, const T* bias, T* y, std::i
       for (std::int64_t c = 0; c < kColumns; ++c)
         init[c] = bias && c < width ? bias[column + c] : T{0};
       const Rows<T> out{y + first * outputs + column, outputs}, scratch{buffer, kColumns};
-      panel_product<kLinearWidth, 0, kLinearWidth>(
-          count, k_count, Rows<const T>{x + first * k_count, k_count},
-          weights + p * k_count * kColumns, Rows<const T>{init, 0},
-          width == kColumns ? out : scratch);
+      const auto product = [&]<int kVectors>(std::integral_constant<int, kVectors>) {
+        panel_product<kLinearWidth, 0, kVectors>(
+            count, k_count, Rows<const T>{x + first * k_count, k_count},
+            weights + p * k_count * kColumns, Rows<const T>{init, 0},
+            width == kColumns ? out : scratch);
+      };
+      // Of the last panel, no vectors that hold no output.
+      if (width <= kN)
+        product(std::integral_constant<int, 1>{});
+      else if (width <= 2 * kN)
+        product(std::integral_constant<int, 2>{});
+      else
+        product(std::integral_constant<int, kLinearWidth>{});
       if (width < kColumns)
         for (std::int64_t r = 0; r < count; ++r)
           for (std::int64_t c = 0; c < width; c += kN)

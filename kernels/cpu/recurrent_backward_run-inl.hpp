@@ -163,8 +163,7 @@ HWY_INLINE void back_panel(std::int64_t rows, const Terms& terms, Rows<const T> 
 }
 
 /// out = a . panels, or added to what out holds, for some of the panels of `columns` columns: whole
-/// vectors of them. From one step to the next panels are read in opposite orders (`descending`):
-/// those last read are still in a cache.
+/// vectors of them. In which order changes nothing (turns_panels()).
 template <bool kAdd, class T>
 void back_product(std::int64_t rows, const Terms& terms, std::int64_t columns, Range own,
                   Rows<const T> a, const T* panels, Rows<T> out, bool descending = false) {
@@ -290,15 +289,16 @@ HWY_NOINLINE void run_back(const BackwardJob<T>& job, int part) {
     if (q > 0 && by_rows != was_by_rows) job.barrier->wait();
     was_by_rows = by_rows;
     const std::int64_t first = by_rows ? part : 0, stride = by_rows ? job.team : 1;
-    back_step<T, kCell, kProjected>(
-        job, {.rows = std::max<std::int64_t>(0, (live - first + stride - 1) / stride),
-              .first = first,
-              .stride = stride,
-              .base = offset + first,
-              .state = by_rows ? state : own_state,
-              .hidden = by_rows ? hidden : own_hidden,
-              .meet = !by_rows,
-              .descending = q % 2 == 1});
+    const std::int64_t rows = std::max<std::int64_t>(0, (live - first + stride - 1) / stride);
+    back_step<T, kCell, kProjected>(job,
+                                    {.rows = rows,
+                                     .first = first,
+                                     .stride = stride,
+                                     .base = offset + first,
+                                     .state = by_rows ? state : own_state,
+                                     .hidden = by_rows ? hidden : own_hidden,
+                                     .meet = !by_rows,
+                                     .descending = q % 2 == 1 && turns_panels(job.shape, rows)});
   }
 }
 

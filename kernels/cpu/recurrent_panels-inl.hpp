@@ -75,6 +75,15 @@ struct ReserveMap {
         stride(state_stride<T>(projected + s.projection)) {}
 };
 
+/// Whether steps read the recurrent weights up and down in turns, so that what was read last is
+/// still in a core's own cache: where that holds much of them, and rows are so few that reading is
+/// what takes the time. Else up: the machine looks ahead.
+inline bool turns_panels(const RecurrentShape& s, std::int64_t rows) {
+  constexpr std::int64_t kTwoCaches = 2 << 20;
+  const auto element = static_cast<std::int64_t>(size_of(s.dtype));
+  return rows <= 2 && gates(s.cell) * s.hidden * s.state() * element <= kTwoCaches;
+}
+
 /// Calls body with a part of the packed weights as what it is stored as.
 template <class T, class Body>
 HWY_INLINE void with_stored(const RecurrentShape& s, T* part, Body&& body) {

@@ -62,7 +62,7 @@ struct Step {
   std::int64_t rows;
   Rows<const T> gates, h;  // of this step's first own row
   Rows<T> h_next, c, hidden, z, y, cells, reserve;
-  bool descending;  // order of panels: turned in every step, those last read are still in a cache
+  bool descending;  // order of panels
 
   /// Where what a backward needs of a row's unit goes; null: nowhere.
   HWY_INLINE T* kept(std::int64_t row, std::int64_t unit) const {
@@ -106,8 +106,9 @@ void first_phase(const Job<T>& job, const Step<T>& s, std::int64_t begin, std::i
   const std::int64_t k_count = job.shape.state();
   HWY_ALIGN T buffer[kGroupRows * kColumns];
   const Rows<T> sum{buffer, kColumns};
-  for (std::int64_t i = begin; i < end; ++i) {
-    const std::int64_t p = s.descending ? begin + end - 1 - i : i;
+  const std::int64_t turn = s.descending ? -1 : 1;
+  std::int64_t p = s.descending ? end - 1 : begin;
+  for (std::int64_t left = end - begin; left > 0; --left, p += turn) {
     for_groups(s.rows, [&](std::int64_t first, std::int64_t count) {
       const Rows<const T> h{s.h[first], s.h.stride};
       const Rows<const T> gates{s.gates[first] + p * kColumns, s.gates.stride};
@@ -288,7 +289,8 @@ HWY_NOINLINE void run(const Job<T>& job, int part) {
       const std::int64_t t = job.step_at(step), begin = done + first, row = job.offset(t) + begin;
       const std::int64_t end = whole ? job.rows_at(t) : done + rows;
       const Rows<T> h = every(job.h[step & 1], begin, stride);
-      const Step<T> s{.rows = std::max<std::int64_t>(0, (end - begin + stride - 1) / stride),
+      const std::int64_t count = std::max<std::int64_t>(0, (end - begin + stride - 1) / stride);
+      const Step<T> s{.rows = count,
                       .gates = every(Rows<const T>{gates, job.map.columns}, row - base, stride),
                       .h = {h.data, h.stride},
                       .h_next = every(job.h[(step + 1) & 1], begin, stride),
@@ -298,7 +300,7 @@ HWY_NOINLINE void run(const Job<T>& job, int part) {
                       .y = every(job.y, row, stride),
                       .cells = every(job.cells, row, stride),
                       .reserve = every(job.reserve, row, stride),
-                      .descending = step % 2 == 1};
+                      .descending = step % 2 == 1 && turns_panels(job.shape, count)};
       const Range mine = by_rows ? all : own;
       first_phase<T, kCell, kProjected>(job, s, mine.begin, mine.end);
       if constexpr (kTwoPhases) {
