@@ -15,10 +15,12 @@
 namespace packrnn {
 namespace {
 
+using Reserves = std::array<Tensor, 2>;  // of each direction
+
 /// What one layer keeps.
 struct Kept {
   std::shared_ptr<const Tensor> y;  // before dropout
-  std::array<Tensor, 2> reserve;    // of each direction
+  Reserves reserve;                 // undefined where it is to be computed again
 };
 
 /// Everything of one call.
@@ -32,8 +34,7 @@ struct Recorded {
   StateVariable initial;
   InitialState states;  // the values of `initial`, in the kernels' order of axes
   std::vector<Kept> layers;
-  std::shared_ptr<const std::vector<Tensor>> panels;
-  std::shared_ptr<const std::vector<Tensor>> forward_panels;  // for other uses in this step
+  std::shared_ptr<const std::vector<Tensor>> panels, backward_panels;
   std::shared_ptr<Gradient> y, h_n, c_n;
 };
 
@@ -73,6 +74,52 @@ Input input_of(Context& context, const Recorded& r, std::size_t layer) {
   drop(context, r, layer - 1, input.own);
   input.view = input.own;
   return input;
+}
+
+/// The forward of one layer: assigns y and its part of the final states [L*D, N, .], and makes
+/// reserves where they are asked for.
+void run_layer(Context& context, const Recorded& r, std::int64_t layer, const TensorView& x,
+               const TensorSpan& y, const TensorSpan& h_n, const TensorSpan& c_n,
+               Reserves* reserves) {
+  const std::int64_t D = r.config.bidirectional ? 2 : 1;
+  const kernels::RecurrentShape shape = shape_of(r.config, layer);
+  std::array<kernels::RecurrentDirection, 2> both;
+  for (std::int64_t d = 0; d < D; ++d) {
+    const std::int64_t index = layer * D + d;
+    const auto place = static_cast<std::size_t>(d);
+    both[place] = {.panels = (*r.panels)[static_cast<std::size_t>(index)],
+                   .reverse = d == 1,
+                   .h_0 = slice(r.states.h, index),
+                   .c_0 = slice(r.states.c, index),
+                   .h_n = slice(h_n, index),
+                   .c_n = slice(c_n, index)};
+    if (!reserves) continue;
+    (*reserves)[place] = context.empty(
+        {kernels::recurrent_reserve_elements(context.device(), shape, r.layout->total())},
+        kernels::cell_dtype(shape.dtype));
+    both[place].reserve = (*reserves)[place];
+  }
+  kernels::recurrent_forward(context, shape, *r.layout, x,
+                             {both.data(), static_cast<std::size_t>(D)}, y);
+}
+
+/// Final states [L*D, N, .].
+State make_final_states(Context& context, const Recorded& r) {
+  const std::int64_t stack = r.config.num_layers * (r.config.bidirectional ? 2 : 1),
+                     N = r.layout->batch();
+  State state;
+  state.h = context.empty({stack, N, shape_of(r.config, 0).state()}, r.config.dtype);
+  if (r.config.cell == kernels::Cell::lstm)
+    state.c = context.empty({stack, N, r.config.hidden_size}, kernels::cell_dtype(r.config.dtype));
+  return state;
+}
+
+/// What the forward did not keep, by doing it again: the same bits.
+void recompute(Context& context, const Recorded& r, std::int64_t layer, const TensorView& x,
+               Kept& kept) {
+  State state = make_final_states(context, r);
+  Tensor y = context.empty(kept.y->shape(), kept.y->dtype());
+  run_layer(context, r, layer, x, y, state.h.span(), state.c.span(), &kept.reserve);
 }
 
 /// In another dtype: gradients of h have h's, the kernels add them up in cell_dtype().
@@ -116,11 +163,12 @@ void go_back(Context& context, Recorded& r) {
     const auto at = static_cast<std::size_t>(layer);
     Kept& kept = r.layers[at];
     const Input in = input_of(context, r, at);
+    if (!kept.reserve[0].defined()) recompute(context, r, layer, in.view, kept);
     std::array<kernels::RecurrentBackwardDirection, 2> both;
     for (std::int64_t d = 0; d < D; ++d) {
       const std::int64_t index = layer * D + d;
       const auto place = static_cast<std::size_t>(d);
-      both[place] = {.panels = (*r.panels)[static_cast<std::size_t>(index)],
+      both[place] = {.panels = (*r.backward_panels)[static_cast<std::size_t>(index)],
                      .reverse = d == 1,
                      .h_0 = slice(r.states.h, index),
                      .c_0 = slice(r.states.c, index),
@@ -155,7 +203,6 @@ PackedOutputVariable Recurrent::forward(Tape& tape, const PackedVariable& input,
           "input has packed rows of shape {}, expected [{}, I]", x.shape(), input.layout->total());
   check_input(context, config_, x, "input");
   expects_usable(impl_->parameters, context, impl_->parameters.trainable());
-  const bool lstm = config_.cell == kernels::Cell::lstm;
   const std::int64_t D = directions(), S = state_size(), L = config_.num_layers;
   const std::int64_t N = input.layout->batch(), total = input.layout->total();
   const bool needs = input.data.needs_gradient() || state.h.needs_gradient() ||
@@ -174,34 +221,15 @@ PackedOutputVariable Recurrent::forward(Tape& tape, const PackedVariable& input,
       false);
   if (tape.options().training && config_.dropout > 0.0 && L > 1)
     r.dropout = {{context.random().seed(), context.random().draw(), 0}, config_.dropout};
-  const Panels panels = panels_for_step(context, Way::forward);
+  r.panels = panels_for_step(context, Way::forward);
 
-  Tensor h_n = context.empty({L * D, N, S}, config_.dtype), c_n;
-  const Dtype c_dtype = kernels::cell_dtype(config_.dtype);
-  if (lstm) c_n = context.empty({L * D, N, config_.hidden_size}, c_dtype);
+  State final_states = make_final_states(context, r);
   for (std::int64_t layer = 0; layer < L; ++layer) {
-    const auto at = static_cast<std::size_t>(layer);
-    const kernels::RecurrentShape shape = shape_of(config_, layer);
-    const Input in = input_of(context, r, at);
+    const Input in = input_of(context, r, static_cast<std::size_t>(layer));
     Kept kept;
     Tensor y = context.empty({total, D * S}, config_.dtype);
-    std::array<kernels::RecurrentDirection, 2> both;
-    for (std::int64_t d = 0; d < D; ++d) {
-      const std::int64_t index = layer * D + d;
-      const auto place = static_cast<std::size_t>(d);
-      if (needs)
-        kept.reserve[place] = context.empty(
-            {kernels::recurrent_reserve_elements(context.device(), shape, total)}, c_dtype);
-      both[place] = {.panels = (*panels)[static_cast<std::size_t>(index)],
-                     .reverse = d == 1,
-                     .h_0 = slice(r.states.h, index),
-                     .c_0 = slice(r.states.c, index),
-                     .h_n = slice(h_n.span(), index),
-                     .c_n = slice(c_n.span(), index),
-                     .reserve = kept.reserve[place].span()};
-    }
-    kernels::recurrent_forward(context, shape, *r.layout, in.view,
-                               {both.data(), static_cast<std::size_t>(D)}, y);
+    run_layer(context, r, layer, in.view, y, final_states.h.span(), final_states.c.span(),
+              needs && !tape.options().recompute ? &kept.reserve : nullptr);
     kept.y = std::make_shared<const Tensor>(std::move(y));
     r.layers.push_back(std::move(kept));
   }
@@ -212,14 +240,14 @@ PackedOutputVariable Recurrent::forward(Tape& tape, const PackedVariable& input,
   };
   std::shared_ptr<const Tensor> y = r.layers.back().y;
   if (needs) r.y = std::make_shared<Gradient>(y->shape(), y->dtype(), false);
-  PackedOutputVariable result{{Variable(std::move(y), r.y), r.layout}, {finish(h_n), finish(c_n)}};
+  PackedOutputVariable result{{Variable(std::move(y), r.y), r.layout},
+                              {finish(final_states.h), finish(final_states.c)}};
   if (!needs) return result;
   r.parameters = impl_->parameters.shared();
   r.h_n = result.state.h.gradient_ptr();
   r.c_n = result.state.c.gradient_ptr();
 
-  r.forward_panels = panels;
-  r.panels = panels_for_step(context, Way::backward);
+  r.backward_panels = panels_for_step(context, Way::backward);
   tape.record([recorded](Context& on) { go_back(on, *recorded); });
   return result;
 }

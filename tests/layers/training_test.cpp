@@ -354,3 +354,18 @@ TEST_CASE("dense input on a tape: the bits of the same rows packed") {
       other.constant(context.zeros(batch_first ? Shape{N, 0, 3} : Shape{0, N, 3}, kF64));
   check_refused("no steps", [&] { (void)layer.forward(other, none); }, {"input", "one step"});
 }
+
+TEST_CASE("recomputing in the backward changes no bit, and keeps the output alone") {
+  const Kind kind = GENERATE(from_range(kKinds));
+  const ref::Config config = config_of(kind, 3, 5, 2, true);
+  const Counts lengths{4, 0, 7, 1, 4};
+  const Batch batch = random_batch(config, lengths);
+  const auto by = random_upstream(config, lengths);
+  Recurrent layer = make_layer(config, random_parameters(config), {.dropout = 0.25});
+  Context context = test_context();
+  const auto gradients = [&](bool recompute) {
+    context.random().reseed(5);
+    return tape_gradients(context, layer, config, batch, by, LossOf::all, {.recompute = recompute});
+  };
+  CHECK(equal(gradients(true), gradients(false)));
+}
