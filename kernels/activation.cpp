@@ -4,6 +4,7 @@
 #include "packrnn/kernels/cpu/activation.hpp"
 #include "packrnn/kernels/cpu/parallel_for.hpp"
 #include "packrnn/kernels/cpu/with_real.hpp"
+#include "packrnn/kernels/cuda/activation.hpp"
 
 namespace packrnn::kernels {
 namespace {
@@ -35,7 +36,8 @@ void activate(Context& context, Activation activation, const TensorView& x, cons
   check_computable("activate", x.dtype(), context.device());
   check("x", x, x.shape(), x.dtype(), context.device());
   check("y", y, x.shape(), x.dtype(), context.device());
-  if (context.device().type == DeviceType::cuda) throw Unsupported("activate: not on a GPU yet");
+  if (context.device().type == DeviceType::cuda)
+    return cuda::activate(context.stream(), activation, x.dtype(), x.raw(), x.elements(), y.raw());
   cpu::activate(context.pool(), activation, x, y);
 }
 
@@ -47,7 +49,8 @@ void activate_backward(Context& context, Activation activation, const TensorView
   check("dy", dy, y.shape(), y.dtype(), context.device());
   check("dx", dx, y.shape(), y.dtype(), context.device());
   if (context.device().type == DeviceType::cuda)
-    throw Unsupported("activate_backward: not on a GPU yet");
+    return cuda::activate_backward(context.stream(), activation, y.dtype(), y.raw(), dy.raw(),
+                                   y.elements(), dx.raw());
   cpu::with_real(y.dtype(), [&]<class T>(std::type_identity<T>) {
     switch (activation) {
       case Activation::relu:

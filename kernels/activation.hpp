@@ -8,8 +8,8 @@ namespace packrnn::kernels {
 
 enum class Activation { relu, tanh, sigmoid };
 
-/// Assigns y from x of the same shape and dtype, f32 or f64; y may be x. NaN stays NaN. An
-/// element's bits do not depend on where it stands.
+/// Assigns y from x of the same shape and dtype, f32 or f64, on a GPU also 16-bit; y may be x. NaN
+/// stays NaN. An element's bits do not depend on where it stands.
 void activate(Context& context, Activation activation, const TensorView& x, const TensorSpan& y);
 
 /// Assigns dx from the results y of activate() and their gradients dy; dx may be dy. The gradient

@@ -14,17 +14,20 @@
 namespace packrnn::kernels {
 namespace {
 
-// Checks y = f(a, b) of elements and assigns it on the CPU; b may be a.
-template <class Function>
-void for_elements(Context& context, const char* name, const TensorView& a, const TensorView& b,
-                  const TensorSpan& y, Function&& function) {
+// Checks y = f(a, b) of elements; b may be a.
+void check_elements(const Context& context, const char* name, const TensorView& a,
+                    const TensorView& b, const TensorSpan& y) {
   expects(a.defined(), "{}: an argument is not defined", name);
   check_computable(name, a.dtype(), context.device());
   check("the first argument", a, a.shape(), a.dtype(), context.device());
   check("the second argument", b, a.shape(), a.dtype(), context.device());
   check("the result", y, a.shape(), a.dtype(), context.device());
-  if (context.device().type == DeviceType::cuda)
-    throw Unsupported(fmt::format("{}: not on a GPU yet", name));
+}
+
+// Assigns it on the CPU.
+template <class Function>
+void for_elements(Context& context, const TensorView& a, const TensorView& b, const TensorSpan& y,
+                  Function&& function) {
   cpu::with_real(a.dtype(), [&]<class T>(std::type_identity<T>) {
     const T* const first = a.data<T>();
     const T* const second = b.data<T>();
@@ -36,6 +39,8 @@ void for_elements(Context& context, const char* name, const TensorView& a, const
                       });
   });
 }
+
+bool on_gpu(const Context& context) { return context.device().type == DeviceType::cuda; }
 
 }  // namespace
 
@@ -76,17 +81,26 @@ void swap_axes(Context& context, const TensorView& source, const TensorSpan& tar
 
 void add_scaled(Context& context, const TensorView& a, double factor, const TensorView& b,
                 const TensorSpan& y) {
-  for_elements(context, "add_scaled", a, b, y,
+  check_elements(context, "add_scaled", a, b, y);
+  if (on_gpu(context))
+    return cuda::add_scaled(context.stream(), a.dtype(), a.raw(), factor, b.raw(), a.elements(),
+                            y.raw());
+  for_elements(context, a, b, y,
                [&]<class T>(T first, T second) { return first + static_cast<T>(factor) * second; });
 }
 
 void multiply(Context& context, const TensorView& a, const TensorView& b, const TensorSpan& y) {
-  for_elements(context, "multiply", a, b, y,
-               []<class T>(T first, T second) { return first * second; });
+  check_elements(context, "multiply", a, b, y);
+  if (on_gpu(context))
+    return cuda::multiply(context.stream(), a.dtype(), a.raw(), b.raw(), a.elements(), y.raw());
+  for_elements(context, a, b, y, []<class T>(T first, T second) { return first * second; });
 }
 
 void scale(Context& context, const TensorView& x, double factor, const TensorSpan& y) {
-  for_elements(context, "scale", x, x, y,
+  check_elements(context, "scale", x, x, y);
+  if (on_gpu(context))
+    return cuda::scale(context.stream(), x.dtype(), x.raw(), factor, x.elements(), y.raw());
+  for_elements(context, x, x, y,
                [&]<class T>(T first, T) { return static_cast<T>(factor) * first; });
 }
 

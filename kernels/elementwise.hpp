@@ -14,8 +14,8 @@ void convert_elements(Context& context, const TensorView& source, const TensorSp
 /// Assigns target [B, A, ...] from source [A, B, ...] of the same dtype; may not overlap.
 void swap_axes(Context& context, const TensorView& source, const TensorSpan& target);
 
-/// Assigns y = a + factor * b, y = a * b, y = factor * x, element by element; f32 and f64. Equal
-/// shapes and dtypes; y may be an argument.
+/// Assigns y = a + factor * b, y = a * b, y = factor * x, element by element; f32 and f64, on a GPU
+/// also 16-bit, computed in f32. Equal shapes and dtypes; y may be an argument.
 void add_scaled(Context& context, const TensorView& a, double factor, const TensorView& b,
                 const TensorSpan& y);
 void multiply(Context& context, const TensorView& a, const TensorView& b, const TensorSpan& y);

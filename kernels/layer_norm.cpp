@@ -2,6 +2,7 @@
 
 #include "packrnn/kernels/check.hpp"
 #include "packrnn/kernels/cpu/layer_norm.hpp"
+#include "packrnn/kernels/cuda/layer_norm.hpp"
 
 namespace packrnn::kernels {
 namespace {
@@ -13,7 +14,6 @@ void check_rows(const Context& context, const TensorView& x, const TensorView& w
   check("x", x, x.shape(), x.dtype(), device);
   check("weight", weight, {x.size(1)}, x.dtype(), device);
   expects(eps >= 0.0, "eps is {}, expected 0 or more", eps);
-  if (device.type == DeviceType::cuda) throw Unsupported("layer_norm: not on a GPU yet");
 }
 
 }  // namespace
@@ -21,20 +21,28 @@ void check_rows(const Context& context, const TensorView& x, const TensorView& w
 void layer_norm(Context& context, const TensorView& x, const TensorView& weight,
                 const TensorView& bias, double eps, const TensorSpan& y) {
   check_rows(context, x, weight, eps);
-  check_optional("bias", bias, {x.size(1)}, x.dtype());
-  check("y", y, x.shape(), x.dtype());
-  if (x.elements() > 0) cpu::layer_norm(context, x, weight, bias, eps, y);
+  const Device device = context.device();
+  check_optional("bias", bias, {x.size(1)}, x.dtype(), device);
+  check("y", y, x.shape(), x.dtype(), device);
+  if (x.elements() == 0) return;
+  if (device.type == DeviceType::cuda) return cuda::layer_norm(context, x, weight, bias, eps, y);
+  cpu::layer_norm(context, x, weight, bias, eps, y);
 }
 
 void layer_norm_backward(Context& context, const TensorView& x, const TensorView& weight,
                          double eps, const TensorView& dy, const TensorSpan& dx,
                          const TensorSpan& dweight, const TensorSpan& dbias) {
   check_rows(context, x, weight, eps);
-  check("dy", dy, x.shape(), x.dtype());
-  check_optional("dx", dx, x.shape(), x.dtype());
-  check_optional("dweight", dweight, {x.size(1)}, x.dtype());
-  check_optional("dbias", dbias, {x.size(1)}, x.dtype());
-  if (x.elements() > 0) cpu::layer_norm_backward(context, x, weight, eps, dy, dx, dweight, dbias);
+  const Device device = context.device();
+  const Dtype sums = x.dtype() == Dtype::f64 ? Dtype::f64 : Dtype::f32;
+  check("dy", dy, x.shape(), x.dtype(), device);
+  check_optional("dx", dx, x.shape(), x.dtype(), device);
+  check_optional("dweight", dweight, {x.size(1)}, sums, device);
+  check_optional("dbias", dbias, {x.size(1)}, sums, device);
+  if (x.elements() == 0) return;
+  if (device.type == DeviceType::cuda)
+    return cuda::layer_norm_backward(context, x, weight, eps, dy, dx, dweight, dbias);
+  cpu::layer_norm_backward(context, x, weight, eps, dy, dx, dweight, dbias);
 }
 
 }  // namespace packrnn::kernels

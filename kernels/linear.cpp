@@ -44,6 +44,11 @@ Tensor transposed(const TensorView& weight) {
   return result;
 }
 
+/// Where weights may lie: in the host's memory or on the context's device.
+Device place_of(const TensorView& weight, const Context& context) {
+  return weight.device() == Device::cpu() ? Device::cpu() : context.device();
+}
+
 void linear_on_gpu(Context& context, const TensorView& x, const TensorView& panels,
                    const TensorSpan& y) {
   const std::int64_t rows = x.size(0), k = x.size(1), outputs = y.size(1);
@@ -129,9 +134,12 @@ void pack_linear(Context& context, const TensorView& weight, const TensorView& b
   const std::int64_t outputs = weight.size(0), k = weight.size(1);
   const Dtype dtype = weight.dtype();
   const std::int64_t elements = linear_panel_elements(context.device(), outputs, k, dtype);
-  check("weight", weight, {outputs, k}, dtype);
-  check_optional("bias", bias, {outputs}, dtype);
+  const Device place = place_of(weight, context);
+  check("weight", weight, {outputs, k}, dtype, place);
+  check_optional("bias", bias, {outputs}, dtype, place);
   check_panels(panels, elements, dtype, context.device());
+  if (place.type == DeviceType::cuda)
+    return cuda::fill_panels(context.stream(), weight, bias, false, panels.raw());
   if (context.device().type == DeviceType::cuda) {
     Tensor filled = Tensor::empty({elements}, dtype);
     cuda::fill_panels(weight, bias, filled.span().raw());
@@ -148,8 +156,11 @@ void pack_linear_backward(Context& context, const TensorView& weight, const Tens
   const std::int64_t outputs = weight.size(0), k = weight.size(1);
   const Dtype dtype = weight.dtype();
   const std::int64_t elements = linear_panel_elements(context.device(), k, outputs, dtype);
-  check("weight", weight, {outputs, k}, dtype);
+  const Device place = place_of(weight, context);
+  check("weight", weight, {outputs, k}, dtype, place);
   check_panels(panels, elements, dtype, context.device());
+  if (place.type == DeviceType::cuda)
+    return cuda::fill_panels(context.stream(), weight, {}, true, panels.raw());
   if (context.device().type == DeviceType::cuda)
     return pack_linear(context, transposed(weight), {}, panels);
   cpu::pack_linear_backward(weight,

@@ -16,8 +16,8 @@ std::int64_t linear_panel_elements(Device device, std::int64_t outputs, std::int
                                    Dtype dtype);
 
 /// Assigns the packed form of weight [O, K] and bias [O] (undefined: none), both in the host's
-/// memory, to `panels` [linear_panel_elements] on the context's device. The form is of this machine
-/// and process: never store it.
+/// memory or both on the context's device, to `panels` [linear_panel_elements] there. On a GPU the
+/// host does not wait for the latter. The form is of this machine and process: never store it.
 void pack_linear(Context& context, const TensorView& weight, const TensorView& bias,
                  const TensorSpan& panels);
 

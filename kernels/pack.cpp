@@ -321,10 +321,13 @@ void put_elements(Context& context, const TensorView& rows, const PackedLayout& 
   const Shape row_shape = rows.shape().from(1);
   check("rows", rows, row_shape.prepend(layout.batch()), rows.dtype(), context.device());
   check("packed", packed, row_shape.prepend(layout.total()), rows.dtype(), context.device());
-  if (on_gpu(context)) throw Unsupported("put_elements: not on a GPU yet");
   if (packed.elements() == 0) return;
 
   const std::int64_t row = row_bytes(row_shape, packed.dtype());
+  if (on_gpu(context))
+    return cuda::put_rows(
+        context.stream(), layout.on(context), rows.raw(), last,
+        cuda::row_of(row, cuda::address(rows.raw()) | cuda::address(packed.raw())), packed.raw());
   std::memset(packed.raw(), 0, packed.bytes());
   for (std::int64_t n = 0; n < layout.batch(); ++n)
     if (const std::int64_t length = layout.lengths()[static_cast<std::size_t>(n)]; length > 0)
@@ -345,9 +348,16 @@ void copy_columns(Context& context, const TensorView& source, std::int64_t from,
   expects(target.dtype() == source.dtype() && target.elements() == rows * g,
           "target {} {} does not have the rows of source {} {}", target.dtype(), target.shape(),
           source.dtype(), source.shape());
-  if (on_gpu(context)) throw Unsupported("copy_columns: not on a GPU yet");
 
   const auto size = static_cast<std::int64_t>(size_of(source.dtype()));
+  if (on_gpu(context)) {
+    const std::byte* const first = bytes(source) + from * size;
+    std::byte* const to_first = bytes(target) + to * size;
+    return cuda::spread_rows(context.stream(), first, f * size, rows,
+                             cuda::row_of(width * size, cuda::address(first) | f * size |
+                                                            cuda::address(to_first) | g * size),
+                             to_first, g * size);
+  }
   cpu::parallel_for(context.pool(), rows, width * size, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r)
       std::memcpy(bytes(target) + (r * g + to) * size, bytes(source) + (r * f + from) * size,
@@ -384,7 +394,7 @@ void concat_features(Context& context, std::span<const TensorView> inputs,
     const std::int64_t stride = features * element;
     if (width > 0 && on_gpu(context))
       cuda::spread_rows(
-          context.stream(), input.raw(), rows,
+          context.stream(), input.raw(), width, rows,
           cuda::row_of(width, cuda::address(input.raw()) | cuda::address(out) | stride), out,
           stride);
     else if (width > 0)

@@ -75,7 +75,8 @@ void pick_elements(Context& context, const TensorView& packed, const PackedLayou
                    bool last, double empty_value, const TensorSpan& target);
 
 /// The backward of pick_elements(): assigns packed [total, row] with rows [N, row], caller's order,
-/// at the first or last row of each sequence that has one, and zeros elsewhere.
+/// at the first or last row of each sequence that has one, and zeros elsewhere, also in rows that a
+/// layout which is not known() has to spare.
 void put_elements(Context& context, const TensorView& rows, const PackedLayout& layout, bool last,
                   const TensorSpan& packed);
 

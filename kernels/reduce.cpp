@@ -42,8 +42,10 @@ void reduce_sequences_backward(Context& context, Reduction reduction, const Tens
   check("target", target, row.prepend(layout.total()), target.dtype(), device);
   check("gradient", gradient, row.prepend(layout.batch()), target.dtype(), device);
   if (reduction == Reduction::max) check("packed", packed, target.shape(), target.dtype(), device);
+  if (target.elements() == 0) return;
   if (device.type == DeviceType::cuda)
-    throw Unsupported("reduce_sequences_backward: not on a GPU yet");
+    return cuda::reduce_backward(context.stream(), reduction, layout.on(context), target.dtype(),
+                                 packed.raw(), row.elements(), gradient.raw(), target.raw());
   cpu::with_real(target.dtype(), [&]<class T>(std::type_identity<T>) {
     cpu::reduce_backward(context.pool(), reduction,
                          reduction == Reduction::max ? packed.data<T>() : nullptr, layout,

@@ -21,7 +21,8 @@ void reduce_sequences(Context& context, Reduction reduction, const TensorView& p
 /// Assigns target [total, ...], the gradient of packed, from that of a result [N, ...]: a
 /// sequence's gradient on each of its elements (sum), divided by their number (mean), or on the
 /// first element in time order that is the maximum or NaN, with zeros on the others (max). Only max
-/// reads packed; f32 and f64. target may not overlap either.
+/// reads packed; f32 and f64, on a GPU also 16-bit. Rows that a layout which is not known() has to
+/// spare become zero. target may not overlap either.
 void reduce_sequences_backward(Context& context, Reduction reduction, const TensorView& packed,
                                const PackedLayout& layout, const TensorView& gradient,
                                const TensorSpan& target);

@@ -32,6 +32,17 @@ inline void expects_computable(std::string_view layer, Dtype dtype, const Contex
         layer, dtype, Device::cuda_status()));
 }
 
+/// Throws InvalidArgument unless a layer with these parameters runs where the context computes:
+/// from the host's memory it runs anywhere, but learns (`trains`) only where they are. Else makes
+/// the context wait for them.
+inline void expects_usable(const Parameters& parameters, Context& context, bool trains) {
+  const Device at = parameters.device(), here = context.device();
+  expects(at == here || (at == Device::cpu() && !trains),
+          "the parameters are on {}, the context on {}; move them by parameters().to(context)", at,
+          here);
+  parameters.hold_up(context);
+}
+
 /// Whether equal rows of packed data mean equal elements. Lengths alone do not say it: a layout
 /// that came from another framework may order ties otherwise. Of lengths that only a device knows,
 /// nothing can be said unless it is one layout.

@@ -81,4 +81,29 @@ class Derived {
   std::unique_ptr<State> state_ = std::make_unique<State>();  // apart, so that layers can move
 };
 
+/// The same for parameters that are trained on a device, where values change with every step: kept
+/// only while somebody else holds it, as a tape does until its backward. So its memory can be that
+/// of the context's stream, and neither making nor dropping it waits for the device.
+template <class T>
+class DerivedForStep {
+ public:
+  /// Not from several threads at once.
+  template <class Make>
+  std::shared_ptr<const T> get(Context& context, std::uint64_t version, Make&& make) {
+    // While the value lives, so does the stream that its memory belongs to.
+    std::shared_ptr<const T> value = value_.lock();
+    if (value && version_ == version && stream_ == context.stream()) return value;
+    value = std::make_shared<const T>(make());
+    value_ = value;
+    version_ = version;
+    stream_ = context.stream();
+    return value;
+  }
+
+ private:
+  std::weak_ptr<const T> value_;
+  std::uint64_t version_ = 0;
+  gpu::Stream stream_ = nullptr;
+};
+
 }  // namespace packrnn

@@ -44,11 +44,12 @@ PackedSequence Embedding::forward(Context& context, const PackedSequence& indice
 Tensor Embedding::forward(Context& context, const TensorView& indices) const {
   expects(indices.defined(), "indices is not defined");
   expects_on_device("indices", indices, context);
+  expects_usable(parameters_, context, false);
   auto extents = std::vector(indices.shape().extents().begin(), indices.shape().extents().end());
   extents.push_back(options_.embedding_dim);
   const TensorView weight = parameters_.value("weight");
-  std::shared_ptr<const Tensor> table;  // the host's weight needs no second form
-  if (context.device() != Device::cpu())
+  std::shared_ptr<const Tensor> table;  // a weight that is there already needs no second form
+  if (context.device() != weight.device())
     table = table_.get(context, parameters_.version(), [&] {
       Tensor copy = Tensor::empty(weight.shape(), weight.dtype(), context.device());
       context.copy(weight, copy);
@@ -76,14 +77,13 @@ Variable Embedding::forward(Tape& tape, const TensorView& indices) {
 }
 
 Variable Embedding::forward(Tape& tape, const std::shared_ptr<const Tensor>& indices) {
+  expects_usable(parameters_, tape.context(), parameters_.trainable());
   Variable y = tape.result(std::as_const(*this).forward(tape.context(), indices->view()),
                            parameters_.trainable());
-  if (!y.needs_gradient()) return y;
-  tape.record([=, dy = y.gradient_ptr(), padding = options_.padding_idx,
-               parameters = std::make_shared<Parameters>(parameters_.shared())](Context& context) {
-    if (const Tensor upstream = dy->take(context); upstream.defined())
-      kernels::scatter_add_rows(context, upstream, *indices, parameters->gradient("weight"),
-                                padding);
+  tape.record(y, [=, padding = options_.padding_idx,
+                  parameters = std::make_shared<Parameters>(parameters_.shared())](
+                     Context& context, const Tensor& upstream) {
+    kernels::scatter_add_rows(context, upstream, *indices, parameters->gradient("weight"), padding);
   });
   return y;
 }

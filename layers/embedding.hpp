@@ -24,9 +24,10 @@ struct EmbeddingOptions {
 /// Parameter `weight` [V, E], at first drawn from N(0, 1), with row padding_idx zero. load() takes
 /// every row as it comes, that one too.
 ///
-/// The parameter is in the host's memory; a GPU gets a copy of it at the first call there and after
-/// a change. forward() may be called from several threads at once, each with its own Context on any
-/// device; load() and changes of parameters() may not run beside it.
+/// The parameter is in the host's memory until it is moved (Parameters::to); a GPU gets a copy of
+/// one on the host at the first call there and after a change. forward() may be called from several
+/// threads at once, each with its own Context on any device; load() and changes of parameters() may
+/// not run beside it.
 class Embedding {
  public:
   explicit Embedding(const EmbeddingOptions& options);
@@ -38,9 +39,10 @@ class Embedding {
   /// Indices [...] give [..., E].
   Tensor forward(Context& context, const TensorView& indices) const;
 
-  /// The same for training, on the CPU: the backward adds to the gradient of `weight` if it is
-  /// trainable now, but for row padding_idx, whose gradient is left alone. The uses of one row are
-  /// summed in the order of their positions, whatever the number of threads.
+  /// The same for training: the backward adds to the gradient of `weight` if it is trainable now
+  /// (then it must be on the context's device), but for row padding_idx, whose gradient is left
+  /// alone. The uses of one row are summed in the order of their positions, whatever the number of
+  /// threads.
   Variable forward(Tape& tape, const TensorView& indices);
   PackedVariable forward(Tape& tape, const PackedSequence& indices);
   PackedVariable forward(Tape& tape, const PackedVariable& indices);

@@ -37,14 +37,11 @@ Variable sum(Tape& tape, const Variable& a, const Variable& b, double factor) {
   Tensor value = like(tape.context(), a.value());
   kernels::add_scaled(tape.context(), a.value(), factor, b.value(), value);
   Variable y = tape.result(std::move(value), a.needs_gradient() || b.needs_gradient());
-  if (y.needs_gradient())
-    tape.record(
-        [=, da = a.gradient_ptr(), db = b.gradient_ptr(), dy = y.gradient_ptr()](Context& context) {
-          Tensor upstream = dy->take(context);
-          if (!upstream.defined()) return;
-          if (db) db->add(context, scaled(context, upstream, factor));
-          if (da) da->add(context, std::move(upstream));
-        });
+  tape.record(
+      y, [factor, da = a.gradient_ptr(), db = b.gradient_ptr()](Context& context, Tensor upstream) {
+        if (db) db->add(context, scaled(context, upstream, factor));
+        if (da) da->add(context, std::move(upstream));
+      });
   return y;
 }
 
@@ -53,14 +50,11 @@ Variable activation(Tape& tape, kernels::Activation kind, const Variable& a) {
   Tensor value = like(tape.context(), a.value());
   kernels::activate(tape.context(), kind, a.value(), value);
   Variable y = tape.result(std::move(value), a.needs_gradient());
-  if (y.needs_gradient())
-    tape.record([kind, da = a.gradient_ptr(), result = y.value_ptr(),
-                 dy = y.gradient_ptr()](Context& context) {
-      Tensor gradient = dy->take(context);
-      if (!gradient.defined()) return;
-      kernels::activate_backward(context, kind, *result, gradient, gradient);
-      da->add(context, std::move(gradient));
-    });
+  tape.record(
+      y, [kind, da = a.gradient_ptr(), result = y.value_ptr()](Context& context, Tensor gradient) {
+        kernels::activate_backward(context, kind, *result, gradient, gradient);
+        da->add(context, std::move(gradient));
+      });
   return y;
 }
 
@@ -79,11 +73,9 @@ Variable dropout_rows(Tape& tape, const Variable& a, double p, const PackedLayou
   Context& context = tape.context();
   const kernels::DropoutKey key{context.random().seed(), context.random().draw(), 0};
   Variable y = tape.result(dropped(context, *layout, key, p, a.value()), a.needs_gradient());
-  if (y.needs_gradient())
-    tape.record([=, da = a.gradient_ptr(), dy = y.gradient_ptr()](Context& c) {
-      if (const Tensor upstream = dy->take(c); upstream.defined())
-        da->add(c, dropped(c, *layout, key, p, upstream));
-    });
+  tape.record(y, [=, da = a.gradient_ptr()](Context& c, const Tensor& upstream) {
+    da->add(c, dropped(c, *layout, key, p, upstream));
+  });
   return y;
 }
 
@@ -100,26 +92,22 @@ Variable multiply(Tape& tape, const Variable& a, const Variable& b) {
   expects(a.defined() && b.defined(), "an argument is not defined");
   Variable y = tape.result(product(tape.context(), a.value(), b.value()),
                            a.needs_gradient() || b.needs_gradient());
-  if (y.needs_gradient())
-    tape.record([da = a.gradient_ptr(), db = b.gradient_ptr(), dy = y.gradient_ptr(),
-                 first = b.needs_gradient() ? a.value_ptr() : nullptr,
-                 second = a.needs_gradient() ? b.value_ptr() : nullptr](Context& context) {
-      const Tensor upstream = dy->take(context);
-      if (!upstream.defined()) return;
-      if (da) da->add(context, product(context, upstream, *second));
-      if (db) db->add(context, product(context, upstream, *first));
-    });
+  tape.record(y, [da = a.gradient_ptr(), db = b.gradient_ptr(),
+                  first = b.needs_gradient() ? a.value_ptr() : nullptr,
+                  second = a.needs_gradient() ? b.value_ptr() : nullptr](Context& context,
+                                                                         const Tensor& upstream) {
+    if (da) da->add(context, product(context, upstream, *second));
+    if (db) db->add(context, product(context, upstream, *first));
+  });
   return y;
 }
 
 Variable scale(Tape& tape, const Variable& a, double factor) {
   expects(a.defined(), "the argument is not defined");
   Variable y = tape.result(scaled(tape.context(), a.value(), factor), a.needs_gradient());
-  if (y.needs_gradient())
-    tape.record([factor, da = a.gradient_ptr(), dy = y.gradient_ptr()](Context& context) {
-      if (const Tensor upstream = dy->take(context); upstream.defined())
-        da->add(context, scaled(context, upstream, factor));
-    });
+  tape.record(y, [factor, da = a.gradient_ptr()](Context& context, const Tensor& upstream) {
+    da->add(context, scaled(context, upstream, factor));
+  });
   return y;
 }
 
@@ -154,16 +142,13 @@ Variable concat(Tape& tape, std::span<const Variable> inputs) {
   Tensor value = tape.context().empty(Shape(extents), views[0].dtype());
   kernels::concat_features(tape.context(), views, value);
   Variable y = tape.result(std::move(value), !parts.empty());
-  if (y.needs_gradient())
-    tape.record([parts = std::move(parts), dy = y.gradient_ptr()](Context& context) {
-      const Tensor upstream = dy->take(context);
-      if (!upstream.defined()) return;
-      for (const Part& part : parts) {
-        Tensor own = context.empty(part.gradient->shape(), upstream.dtype());
-        kernels::copy_columns(context, upstream, part.first, own, 0, own.size(-1));
-        part.gradient->add(context, std::move(own));
-      }
-    });
+  tape.record(y, [parts = std::move(parts)](Context& context, const Tensor& upstream) {
+    for (const Part& part : parts) {
+      Tensor own = context.empty(part.gradient->shape(), upstream.dtype());
+      kernels::copy_columns(context, upstream, part.first, own, 0, own.size(-1));
+      part.gradient->add(context, std::move(own));
+    }
+  });
   return y;
 }
 
@@ -177,14 +162,11 @@ Variable columns(Tape& tape, const Variable& a, std::int64_t begin, std::int64_t
   Tensor value = tape.context().empty(Shape(extents), a.dtype());
   kernels::copy_columns(tape.context(), a.value(), begin, value, 0, end - begin);
   Variable y = tape.result(std::move(value), a.needs_gradient());
-  if (y.needs_gradient())
-    tape.record([=, da = a.gradient_ptr(), dy = y.gradient_ptr()](Context& context) {
-      const Tensor upstream = dy->take(context);
-      if (!upstream.defined()) return;
-      Tensor whole = context.zeros(da->shape(), upstream.dtype());
-      kernels::copy_columns(context, upstream, 0, whole, begin, end - begin);
-      da->add(context, std::move(whole));
-    });
+  tape.record(y, [=, da = a.gradient_ptr()](Context& context, const Tensor& upstream) {
+    Tensor whole = context.zeros(da->shape(), upstream.dtype());
+    kernels::copy_columns(context, upstream, 0, whole, begin, end - begin);
+    da->add(context, std::move(whole));
+  });
   return y;
 }
 
@@ -196,11 +178,9 @@ Variable reshape(Tape& tape, const Variable& a, const Shape& shape) {
   Variable y = tape.result(
       Tensor::share(a.value_ptr()->storage(), const_cast<void*>(a.value().raw()), shape, a.dtype()),
       a.needs_gradient());
-  if (y.needs_gradient())
-    tape.record([da = a.gradient_ptr(), dy = y.gradient_ptr()](Context& context) {
-      if (Tensor upstream = dy->take(context); upstream.defined())
-        da->add(context, std::move(upstream).reshape(da->shape()));
-    });
+  tape.record(y, [da = a.gradient_ptr()](Context& context, Tensor upstream) {
+    da->add(context, std::move(upstream).reshape(da->shape()));
+  });
   return y;
 }
 
@@ -213,15 +193,13 @@ Variable gather_rows(Tape& tape, const Variable& table, const TensorView& indice
   Tensor value = context.empty(table.shape().from(1).prepend(indices.size(0)), table.dtype());
   kernels::gather_rows(context, table.value(), indices, value, 0.0);
   Variable y = tape.result(std::move(value), table.needs_gradient());
-  if (y.needs_gradient())
-    tape.record([kept = copy_on_device(context, indices), dtable = table.gradient_ptr(),
-                 dy = y.gradient_ptr()](Context& c) {
-      const Tensor upstream = dy->take(c);
-      if (!upstream.defined()) return;
-      Tensor sums = c.zeros(dtable->shape(), upstream.dtype());
-      kernels::scatter_add_rows(c, upstream, *kept, sums);
-      dtable->add(c, std::move(sums));
-    });
+  if (!y.needs_gradient()) return y;
+  tape.record(y, [kept = copy_on_device(context, indices), dtable = table.gradient_ptr()](
+                     Context& c, const Tensor& upstream) {
+    Tensor sums = c.zeros(dtable->shape(), upstream.dtype());
+    kernels::scatter_add_rows(c, upstream, *kept, sums);
+    dtable->add(c, std::move(sums));
+  });
   return y;
 }
 
@@ -236,15 +214,13 @@ Variable segment_sum(Tape& tape, const Variable& rows, const TensorView& segment
   Tensor value = context.zeros(rows.shape().from(1).prepend(count), rows.dtype());
   kernels::scatter_add_rows(context, rows.value(), segments, value);
   Variable y = tape.result(std::move(value), rows.needs_gradient());
-  if (y.needs_gradient())
-    tape.record([kept = copy_on_device(context, segments), drows = rows.gradient_ptr(),
-                 dy = y.gradient_ptr()](Context& c) {
-      const Tensor upstream = dy->take(c);
-      if (!upstream.defined()) return;
-      Tensor own = c.empty(drows->shape(), upstream.dtype());
-      kernels::gather_rows(c, upstream, *kept, own, 0.0);
-      drows->add(c, std::move(own));
-    });
+  if (!y.needs_gradient()) return y;
+  tape.record(y, [kept = copy_on_device(context, segments), drows = rows.gradient_ptr()](
+                     Context& c, const Tensor& upstream) {
+    Tensor own = c.empty(drows->shape(), upstream.dtype());
+    kernels::gather_rows(c, upstream, *kept, own, 0.0);
+    drows->add(c, std::move(own));
+  });
   return y;
 }
 

@@ -1,5 +1,6 @@
-// Operations on a Tape beside those of layers and of packed sequences (packed_ops.hpp), on the CPU
-// in f32 and f64. Arguments that are constants get no gradient, and cost nothing on the way back.
+// Operations on a Tape beside those of layers and of packed sequences (packed_ops.hpp), in f32 and
+// f64, on a GPU also in f16 and bf16. Arguments that are constants get no gradient, and cost
+// nothing on the way back.
 //
 // Common errors: InvalidArgument for arguments that are not defined, on another device, or of
 // shapes and dtypes that do not fit.
@@ -48,8 +49,8 @@ Variable reshape(Tape& tape, const Variable& a, const Shape& shape);
 // Rows --------------------------------------------------------------------------------------------
 
 /// table [R, ...] and indices [M] (i32 or i64) give [M, ...]; index -1 gives a row of zeros. Others
-/// outside 0 .. R - 1 throw InvalidArgument. Backward, the gradients of one row are summed in the
-/// order of their positions, whatever the number of threads.
+/// outside 0 .. R - 1 throw InvalidArgument, on a GPU from the next synchronize(). Backward, the
+/// gradients of one row are summed in the order of their positions, whatever the number of threads.
 Variable gather_rows(Tape& tape, const Variable& table, const TensorView& indices);
 /// rows [M, ...] and segments [M] (i32 or i64, in any order) give [count, ...]: in row s the sum,
 /// in their order, of the rows whose segment is s; zeros where there are none. Segment -1 leaves a

@@ -134,14 +134,14 @@ void initialize(Recurrent& layer, const RecurrentInitializers& initializers, Gen
 void set_forget_bias(Lstm& layer, double value) {
   expects(layer.config().bias, "the forget bias {} is for a layer with bias", value);
   const std::int64_t H = layer.config().hidden_size;
-  Parameters& parameters = layer.parameters();
-  for (std::int64_t i = 0; i < parameters.count(); ++i) {
-    const std::string& name = parameters.name(i);
-    if (!is_bias(name)) continue;
-    const double share = name.starts_with("bias_ih") ? value : 0.0;
+  StateDict state = layer.state_dict();
+  for (NamedTensor& item : state) {
+    if (!is_bias(item.name)) continue;
+    const double share = item.name.starts_with("bias_ih") ? value : 0.0;
     const std::vector<double> block(static_cast<std::size_t>(H), share);
-    convert_into(TensorView(block.data(), {H}), parameters.change_value(i).rows(H, 2 * H));
+    convert_into(TensorView(block.data(), {H}), item.tensor.span().rows(H, 2 * H));
   }
+  layer.load(state);
 }
 
 }  // namespace packrnn

@@ -1,6 +1,9 @@
 // The affine map y = x W^T + b on the last dimension of packed or dense data.
 #pragma once
 
+#include <array>
+#include <memory>
+
 #include "packrnn/layers/derived.hpp"
 #include "packrnn/layers/packed_sequence.hpp"
 #include "packrnn/layers/parameters.hpp"
@@ -22,9 +25,10 @@ struct LinearOptions {
 /// Parameters `weight` [O, I] and, with bias, `bias` [O], at first drawn from
 /// U(-1/sqrt(I), 1/sqrt(I)). A row's result has the same bits whatever rows stand beside it.
 ///
-/// The parameters are in the host's memory; a device gets its own form of them at the first call
-/// there and after a change. forward() may be called from several threads at once, each with its
-/// own Context on any device; load() and changes of parameters() may not run beside it.
+/// The parameters are in the host's memory until they are moved (Parameters::to); a device gets its
+/// own form of them at the first call there and after a change. forward() may be called from
+/// several threads at once, each with its own Context on any device; load() and changes of
+/// parameters() may not run beside it.
 class Linear {
  public:
   explicit Linear(const LinearOptions& options);
@@ -35,8 +39,9 @@ class Linear {
   /// x [..., I] gives [..., O]; at least one dimension.
   Tensor forward(Context& context, const TensorView& x) const;
 
-  /// The same for training, on the CPU: the backward adds to the gradients of parameters() if they
-  /// are trainable now, and throws InvalidArgument if they were changed in between.
+  /// The same for training: the backward adds to the gradients of parameters() if they are
+  /// trainable now (then they must be on the context's device), and throws InvalidArgument if they
+  /// were changed in between.
   Variable forward(Tape& tape, const Variable& x);
   PackedVariable forward(Tape& tape, const PackedVariable& x);
 
@@ -53,10 +58,19 @@ class Linear {
   }
 
  private:
+  enum class Way { forward, backward };
+  void check(Context& context, const TensorView& x, bool trains) const;
+  Tensor pack(Context& context, Way way, Tensor panels) const;
+  std::int64_t panel_elements(Device device, Way way) const;
+  std::shared_ptr<const Tensor> panels(Context& context, Way way) const;
+  std::shared_ptr<const Tensor> panels_for_step(Context& context, Way way);
+  Tensor apply(Context& context, const TensorView& x, const Tensor& panels) const;
+
   LinearOptions options_;
   Parameters parameters_;
-  Derived<Tensor> panels_;           // weight and bias in the order of a device's kernel
-  Derived<Tensor> backward_panels_;  // the same of the weight's transpose
+  // Weight and bias in the order of a device's kernel, and the same of the weight's transpose.
+  std::array<Derived<Tensor>, 2> panels_;
+  std::array<DerivedForStep<Tensor>, 2> step_panels_;
 };
 
 }  // namespace packrnn

@@ -43,15 +43,12 @@ Variable pick(Tape& tape, const PackedVariable& packed, bool last, double empty_
   Variable y =
       tape.result(pick(tape.context(), packed.data.value(), *packed.layout, last, empty_value),
                   packed.data.needs_gradient());
-  if (y.needs_gradient())
-    tape.record([last, layout = packed.layout, dx = packed.data.gradient_ptr(),
-                 dy = y.gradient_ptr()](Context& context) {
-      const Tensor upstream = dy->take(context);
-      if (!upstream.defined()) return;
-      Tensor rows = context.empty(dx->shape(), upstream.dtype());
-      kernels::put_elements(context, upstream, *layout, last, rows);
-      dx->add(context, std::move(rows));
-    });
+  tape.record(y, [last, layout = packed.layout, dx = packed.data.gradient_ptr()](
+                     Context& context, const Tensor& upstream) {
+    Tensor rows = context.empty(dx->shape(), upstream.dtype());
+    kernels::put_elements(context, upstream, *layout, last, rows);
+    dx->add(context, std::move(rows));
+  });
   return y;
 }
 
@@ -74,17 +71,14 @@ Variable reduce(Tape& tape, kernels::Reduction reduction, const PackedVariable& 
   Variable y = tape.result(
       reduce(tape.context(), reduction, packed.data.value(), *packed.layout, empty_value),
       packed.data.needs_gradient());
-  if (y.needs_gradient())
-    tape.record([reduction, layout = packed.layout, dx = packed.data.gradient_ptr(),
-                 x = reduction == kernels::Reduction::max ? packed.data.value_ptr() : nullptr,
-                 dy = y.gradient_ptr()](Context& context) {
-      const Tensor upstream = dy->take(context);
-      if (!upstream.defined()) return;
-      Tensor rows = context.empty(dx->shape(), upstream.dtype());
-      kernels::reduce_sequences_backward(context, reduction, x ? x->view() : TensorView{}, *layout,
-                                         upstream, rows);
-      dx->add(context, std::move(rows));
-    });
+  tape.record(y, [reduction, layout = packed.layout, dx = packed.data.gradient_ptr(),
+                  x = reduction == kernels::Reduction::max ? packed.data.value_ptr() : nullptr](
+                     Context& context, const Tensor& upstream) {
+    Tensor rows = context.empty(dx->shape(), upstream.dtype());
+    kernels::reduce_sequences_backward(context, reduction, x ? x->view() : TensorView{}, *layout,
+                                       upstream, rows);
+    dx->add(context, std::move(rows));
+  });
   return y;
 }
 

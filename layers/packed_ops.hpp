@@ -30,8 +30,8 @@ Tensor sum_sequences(Context& context, const PackedSequence& packed, double empt
 Tensor mean_sequences(Context& context, const PackedSequence& packed, double empty_value = 0.0);
 Tensor max_sequences(Context& context, const PackedSequence& packed, double empty_value = 0.0);
 
-/// The same for training, on the CPU in f32 and f64. Sequences without elements have no gradient;
-/// that of a maximum goes to the first element, in time order, that holds it.
+/// The same for training, in f32 and f64, on a GPU also in f16 and bf16. Sequences without elements
+/// have no gradient; that of a maximum goes to the first element, in time order, that holds it.
 PackedVariable concat_features(Tape& tape, std::span<const PackedVariable> inputs);
 Variable first_element(Tape& tape, const PackedVariable& packed, double empty_value = 0.0);
 Variable last_element(Tape& tape, const PackedVariable& packed, double empty_value = 0.0);

@@ -166,15 +166,12 @@ PackedVariable pack_padded_sequence(Tape& tape, const Variable& padded, const Le
   PackedSequence packed = pack_padded_sequence(tape.context(), padded.value(), lengths, options);
   const PackedLayoutPtr layout = packed.layout_ptr();
   const Variable y = tape.result(std::move(packed).take_data(), padded.needs_gradient());
-  if (y.needs_gradient())
-    tape.record([layout, batch_first = options.batch_first, dx = padded.gradient_ptr(),
-                 dy = y.gradient_ptr()](Context& context) {
-      const Tensor upstream = dy->take(context);
-      if (!upstream.defined()) return;
-      Tensor own = context.empty(dx->shape(), upstream.dtype());
-      kernels::unpack_padded(context, upstream, *layout, batch_first, 0.0, own);
-      dx->add(context, std::move(own));
-    });
+  tape.record(y, [layout, batch_first = options.batch_first, dx = padded.gradient_ptr()](
+                     Context& context, const Tensor& upstream) {
+    Tensor own = context.empty(dx->shape(), upstream.dtype());
+    kernels::unpack_padded(context, upstream, *layout, batch_first, 0.0, own);
+    dx->add(context, std::move(own));
+  });
   return {y, layout};
 }
 
@@ -182,15 +179,12 @@ Variable pad_packed_sequence(Tape& tape, const PackedVariable& packed, const Pad
   expects(packed.defined(), "packed is not defined");
   Variable y = tape.result(pad(tape.context(), packed.data.value(), *packed.layout, options),
                            packed.data.needs_gradient());
-  if (y.needs_gradient())
-    tape.record([layout = packed.layout, batch_first = options.batch_first,
-                 dx = packed.data.gradient_ptr(), dy = y.gradient_ptr()](Context& context) {
-      const Tensor upstream = dy->take(context);
-      if (!upstream.defined()) return;
-      Tensor rows = context.empty(dx->shape(), upstream.dtype());
-      kernels::pack_padded(context, upstream, *layout, batch_first, rows);
-      dx->add(context, std::move(rows));
-    });
+  tape.record(y, [layout = packed.layout, batch_first = options.batch_first,
+                  dx = packed.data.gradient_ptr()](Context& context, const Tensor& upstream) {
+    Tensor rows = context.empty(dx->shape(), upstream.dtype());
+    kernels::pack_padded(context, upstream, *layout, batch_first, rows);
+    dx->add(context, std::move(rows));
+  });
   return y;
 }
 

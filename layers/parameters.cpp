@@ -5,10 +5,24 @@
 #include <map>
 #include <utility>
 
+#include "packrnn/runtime/device_queue.hpp"
 #include "packrnn/runtime/expects.hpp"
 
 namespace packrnn {
 namespace {
+
+// On the queue's device, uninitialised.
+Tensor empty_on(DeviceQueue& queue, const Shape& shape, Dtype dtype) {
+  auto storage = std::make_shared<Buffer>(queue.allocate(Tensor::bytes_of(shape, dtype)));
+  void* const data = storage->data();
+  return Tensor::share(std::move(storage), data, shape, dtype);
+}
+
+Tensor to_host(DeviceQueue& queue, const Tensor& tensor) {
+  Tensor result = Tensor::empty(tensor.shape(), tensor.dtype());
+  queue.download(result.span().raw(), tensor.view().raw(), result.view().bytes());
+  return result;
+}
 
 // "a, b, c", cut at a length that a person still reads.
 std::string list(const std::vector<std::string>& names) {
@@ -88,7 +102,12 @@ Dtype Parameters::gradient_dtype() const noexcept {
 }
 
 TensorSpan Parameters::gradients() {
-  if (!has_gradients()) state_->gradients = Tensor::zeros(values().shape(), gradient_dtype());
+  if (!has_gradients()) {
+    DeviceQueue* const queue = state_->queue.get();
+    state_->gradients = queue ? empty_on(*queue, values().shape(), gradient_dtype())
+                              : Tensor::empty(values().shape(), gradient_dtype());
+    zero_gradients();
+  }
   return state_->gradients;
 }
 
@@ -99,7 +118,50 @@ TensorSpan Parameters::gradient(std::string_view name) {
 }
 
 void Parameters::zero_gradients() {
-  if (has_gradients()) std::memset(gradients().raw(), 0, gradients().bytes());
+  if (!has_gradients()) return;
+  const TensorSpan all = gradients();
+  if (const DeviceQueue* const queue = state_->queue.get())
+    gpu::fill(all.raw(), 0, all.bytes(), queue->stream());
+  else
+    std::memset(all.raw(), 0, all.bytes());
+}
+
+void Parameters::to(Context& context) {
+  const std::shared_ptr<DeviceQueue> from = state_->queue, to = context.shared_queue();
+  if (device() == context.device()) return;
+  const auto moved = [&](const Tensor& tensor) {
+    if (!tensor.defined()) return Tensor();
+    Tensor host = from ? to_host(*from, tensor) : tensor.clone();
+    if (!to) return host;
+    Tensor result = empty_on(*to, host.shape(), host.dtype());
+    to->upload(result.span().raw(), host.view().raw(), host.view().bytes());
+    return result;
+  };
+  Tensor values = moved(state_->values), gradients = moved(state_->gradients);
+  state_->values = std::move(values);
+  state_->gradients = std::move(gradients);
+  state_->queue = to;
+}
+
+void Parameters::hold_up(Context& context) const {
+  if (const auto waiting = context.shared_queue(); waiting && state_->queue)
+    waiting->wait_for(*state_->queue);
+}
+
+Tensor Parameters::host_values() const {
+  const Tensor& values = state_->values;
+  if (state_->queue) return to_host(*state_->queue, values);
+  return Tensor::share(values.storage(), const_cast<void*>(values.view().raw()), values.shape(),
+                       values.dtype());
+}
+
+template <class Assign>
+void Parameters::change_on_host(Assign&& assign) {
+  Tensor values = host_values();
+  assign(values.span());
+  if (state_->queue)
+    state_->queue->upload(state_->values.span().raw(), values.view().raw(), values.view().bytes());
+  ++state_->version;
 }
 
 TensorSpan Parameters::change_values() {
@@ -126,25 +188,28 @@ std::string Parameters::mismatch(const Entry& entry, const TensorView& value) {
 }
 
 void Parameters::fill_uniform(Generator& generator, double bound) {
-  for (const Entry& entry : state_->entries)
-    packrnn::fill_uniform(generator, part(state_->values.span(), entry), -bound, bound);
-  ++state_->version;
+  change_on_host([&](const TensorSpan& values) {
+    for (const Entry& entry : state_->entries)
+      packrnn::fill_uniform(generator, part(values, entry), -bound, bound);
+  });
 }
 
 void Parameters::set(std::string_view name, const TensorView& value) {
   const Entry& entry = state_->entries[index(name)];
   const std::string problem = mismatch(entry, value);
   expects(problem.empty(), "{}", problem);
-  const bool own = overlap(value, values());
-  convert_into(own ? Tensor::copy_of(value).view() : value, part(state_->values.span(), entry));
-  ++state_->version;
+  change_on_host([&](const TensorSpan& values) {
+    const bool own = overlap(value, values);
+    convert_into(own ? Tensor::copy_of(value).view() : value, part(values, entry));
+  });
 }
 
 StateDict Parameters::state_dict(std::string_view prefix) const {
   StateDict state;
   state.reserve(state_->entries.size());
+  const Tensor all = host_values();
   for (const Entry& entry : state_->entries)
-    state.push_back({std::string(prefix) + entry.name, Tensor::copy_of(part(values(), entry))});
+    state.push_back({std::string(prefix) + entry.name, Tensor::copy_of(part(all.view(), entry))});
   return state;
 }
 
@@ -191,10 +256,10 @@ LoadReport Parameters::load(const StateDict& source, const LoadOptions& options)
     throw InvalidArgument(message);
   }
 
-  for (std::size_t i = 0; i < state_->entries.size(); ++i)
-    if (found[i] != nullptr)
-      convert_into(*found[i], part(state_->values.span(), state_->entries[i]));
-  ++state_->version;
+  change_on_host([&](const TensorSpan& values) {
+    for (std::size_t i = 0; i < state_->entries.size(); ++i)
+      if (found[i] != nullptr) convert_into(*found[i], part(values, state_->entries[i]));
+  });
   return report;
 }
 

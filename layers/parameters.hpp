@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "packrnn/runtime/context.hpp"
 #include "packrnn/runtime/random.hpp"
 #include "packrnn/runtime/tensor.hpp"
 
@@ -39,6 +40,10 @@ struct LoadReport {
 
 /// Values of one dtype in one buffer, and, once there was a backward, their gradients in another of
 /// the same order, so that an optimizer or an all-reduce sees one array of each.
+///
+/// They begin in the host's memory, from which layers run on any device. To be trained on a GPU
+/// they have to be there: to(). What reads or assigns them by the host (state_dict, load, set,
+/// fill_uniform) then waits for the context that they went with, and copies.
 class Parameters {
  public:
   struct Declaration {
@@ -56,9 +61,17 @@ class Parameters {
   /// tape, an optimizer.
   Parameters shared() const noexcept { return Parameters(state_); }
 
+  /// Moves values and gradients to the context's device, in the order of its stream, on which a
+  /// GPU's parameters stay (also when the context is gone): contexts of other streams that use them
+  /// are made to wait for it. Optimizers follow at their next step. Nothing to do where they are
+  /// there already. Throws OutOfMemory, and then they are where they were.
+  void to(Context& context);
+  Device device() const noexcept { return state_->values.device(); }
+
   Dtype dtype() const noexcept { return state_->dtype; }
   std::int64_t count() const noexcept { return std::ssize(state_->entries); }
   const std::string& name(std::int64_t i) const;
+  /// Views of values and gradients are where the parameters are, until to() moves them.
   TensorView value(std::int64_t i) const;
   /// By name; throws InvalidArgument naming what exists. Valid as long as this object.
   TensorView value(std::string_view name) const;
@@ -73,7 +86,7 @@ class Parameters {
   /// shape or dtype. `value` may be another parameter of this object.
   void set(std::string_view name, const TensorView& value);
 
-  /// A copy of all values, names with `prefix` before them.
+  /// A copy of all values in the host's memory, names with `prefix` before them.
   StateDict state_dict(std::string_view prefix = "") const;
   /// Assigns from `source`, converting floating dtypes. Everything is checked first: missing,
   /// unexpected, duplicate and misshaped entries are listed in one InvalidArgument, and then
@@ -99,6 +112,8 @@ class Parameters {
 
   /// All values [S], each aligned to kAlignment bytes; what lies between them is zero.
   TensorView values() const noexcept { return state_->values; }
+  /// On a GPU: what `context` is asked for from here on sees what was done to the values so far.
+  void hold_up(Context& context) const;
   /// For an optimizer: changes are announced to whatever was derived from the old values.
   TensorSpan change_values();
   /// The same of one parameter, of its shape.
@@ -116,10 +131,16 @@ class Parameters {
     Dtype dtype = Dtype::f32;
     bool trainable = true;
     std::uint64_t version = 0;
+    std::shared_ptr<DeviceQueue> queue;  // of the context they went to; null: in the host's memory
   };
 
   explicit Parameters(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
 
+  /// All values in the host's memory: themselves, or a copy.
+  Tensor host_values() const;
+  /// Lets `assign` change all values in the host's memory.
+  template <class Assign>
+  void change_on_host(Assign&& assign);
   std::optional<std::size_t> find(std::string_view name) const noexcept;
   std::size_t index(std::string_view name) const;
   const Entry& entry(std::int64_t i) const;

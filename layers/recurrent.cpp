@@ -89,6 +89,7 @@ void Recurrent::reset_parameters(Generator& generator) {
 
 Recurrent::Panels Recurrent::forward_panels(Context& context) const {
   const Parameters& parameters = impl_->parameters;
+  expects_usable(parameters, context, false);
   return impl_->forward_panels.get(context, parameters.version(), [&] {
     return pack_weights(context, config_, parameters, kernels::recurrent_panel_elements,
                         kernels::pack_recurrent);

@@ -77,6 +77,11 @@ struct PackedOutputVariable {
   StateVariable state;
 };
 
+struct DenseOutputVariable {
+  Variable output;  // as DenseOutput
+  StateVariable state;
+};
+
 /// Copies on the context's device; what is absent stays absent.
 State to_device(Context& context, const State& state);
 /// Copies on the host, once they are there: each waits as Context::to_host() does.
@@ -84,10 +89,11 @@ State to_host(Context& context, const State& state);
 PackedOutput to_host(Context& context, const PackedOutput& output);
 DenseOutput to_host(Context& context, const DenseOutput& output);
 
-/// The parameters are in the host's memory. A device gets its own form of them at the first call
-/// there, and at the first one after a change of them; otherwise forward() neither copies weights
-/// nor waits for a GPU. Inputs, states and results are on the context's device. f16 and bf16
-/// compute on a GPU only (Unsupported on the CPU).
+/// The parameters begin in the host's memory; parameters().to(context) moves them, which training
+/// on a GPU asks for. A device gets its own form of them at the first call there, and at the first
+/// one after a change of them; otherwise forward() neither copies weights nor waits for a GPU.
+/// Inputs, states and results are on the context's device. f16 and bf16 compute on a GPU only
+/// (Unsupported on the CPU).
 ///
 /// Movable, not copyable; a moved-from layer may only be assigned to or destroyed.
 class Recurrent {
@@ -128,9 +134,9 @@ class Recurrent {
                              const DeviceLengths& lengths,
                              const ForwardOptions& options = {}) const;
 
-  /// On a tape: keeps what the backward needs, by valid tokens, and
-  /// adds to the gradients of parameters(), unless they are not trainable(). With
-  /// TapeOptions::training, dropout between layers is active. The same bits as without a tape.
+  /// On a tape: keeps what the backward needs, by valid tokens, and adds to the gradients of
+  /// parameters(), unless they are not trainable(); those that are must be on the context's device.
+  /// With TapeOptions::training, dropout between layers is active. The same bits as without a tape.
   /// `state_batch_first`: states, in and out, are [N, L*D, .]. A layer that stores its weights in
   /// 16 bits does not train (Unsupported).
   PackedOutputVariable forward(Tape& tape, const PackedVariable& input,
@@ -140,6 +146,9 @@ class Recurrent {
                                bool state_batch_first = false) {
     return forward(tape, tape.constant(std::move(input)), state, state_batch_first);
   }
+  /// Dense input of equal lengths: [T, N, I], or [N, T, I] when the layer is batch_first.
+  DenseOutputVariable forward(Tape& tape, const Variable& input, const StateVariable& state = {},
+                              bool state_batch_first = false);
 
   const Config& config() const noexcept { return config_; }
   std::int64_t directions() const noexcept { return config_.bidirectional ? 2 : 1; }

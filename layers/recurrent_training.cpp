@@ -4,7 +4,11 @@
 #include <optional>
 #include <utility>
 
+#include "packrnn/kernels/elementwise.hpp"
 #include "packrnn/kernels/recurrent_backward.hpp"
+#include "packrnn/layers/arguments.hpp"
+#include "packrnn/layers/functions.hpp"
+#include "packrnn/layers/packing.hpp"
 #include "packrnn/layers/recurrent_parts.hpp"
 #include "packrnn/runtime/expects.hpp"
 
@@ -70,25 +74,34 @@ Input input_of(Context& context, const Recorded& r, std::size_t layer) {
   return input;
 }
 
-/// The gradient of a final state as [L*D, N, .], undefined for zeros.
+/// In another dtype: gradients of h have h's, the kernels add them up in cell_dtype().
+Tensor as(Context& context, Dtype dtype, Tensor tensor) {
+  if (tensor.dtype() == dtype) return tensor;
+  Tensor result = context.empty(tensor.shape(), dtype);
+  kernels::convert_elements(context, tensor, result);
+  return result;
+}
+
+/// The gradient of a final state as [L*D, N, .] of cell_dtype(), undefined for zeros.
 Tensor take_state(Context& context, const Recorded& r, const std::shared_ptr<Gradient>& of) {
-  if (!of) return {};
-  Tensor gradient = of->take(context);
-  return gradient.defined() && r.state_batch_first ? swapped(context, gradient)
-                                                   : std::move(gradient);
+  Tensor gradient = of ? of->take(context) : Tensor();
+  if (!gradient.defined()) return {};
+  if (r.state_batch_first) gradient = swapped(context, gradient);
+  return as(context, kernels::cell_dtype(r.config.dtype), std::move(gradient));
 }
 
 /// Room for the gradient of an initial state, if it has one.
-Tensor make_state(Context& context, const Variable& initial, std::int64_t stack,
-                  std::int64_t batch) {
+Tensor make_state(Context& context, const Recorded& r, const Variable& initial) {
   if (!initial.needs_gradient()) return {};
-  return context.empty({stack, batch, initial.size(-1)}, initial.dtype());
+  const std::int64_t stack = r.config.num_layers * (r.config.bidirectional ? 2 : 1);
+  return context.empty({stack, r.layout->batch(), initial.size(-1)},
+                       kernels::cell_dtype(r.config.dtype));
 }
 
 void give_state(Context& context, const Recorded& r, const Variable& initial, Tensor gradient) {
   if (!gradient.defined()) return;
-  initial.gradient_ptr()->add(
-      context, r.state_batch_first ? swapped(context, gradient) : std::move(gradient));
+  if (r.state_batch_first) gradient = swapped(context, gradient);
+  initial.gradient_ptr()->add(context, as(context, initial.dtype(), std::move(gradient)));
 }
 
 /// The backward of the whole stack.
@@ -97,8 +110,7 @@ void go_back(Context& context, Recorded& r) {
   const Tensor dh_n = take_state(context, r, r.h_n), dc_n = take_state(context, r, r.c_n);
   if (!dy.defined() && !dh_n.defined() && !dc_n.defined()) return;
   const std::int64_t D = r.config.bidirectional ? 2 : 1, L = r.config.num_layers;
-  Tensor dh_0 = make_state(context, r.initial.h, L * D, r.layout->batch());
-  Tensor dc_0 = make_state(context, r.initial.c, L * D, r.layout->batch());
+  Tensor dh_0 = make_state(context, r, r.initial.h), dc_0 = make_state(context, r, r.initial.c);
   for (std::int64_t layer = L - 1; layer >= 0; --layer) {
     const auto at = static_cast<std::size_t>(layer);
     Kept& kept = r.layers[at];
@@ -149,6 +161,7 @@ PackedOutputVariable Recurrent::forward(Tape& tape, const PackedVariable& input,
   expects(x.shape().rank() == 2 && x.size(0) == input.layout->total(),
           "input has packed rows of shape {}, expected [{}, I]", x.shape(), input.layout->total());
   check_input(context, config_, x, "input");
+  expects_usable(impl_->parameters, context, impl_->parameters.trainable());
   const bool lstm = config_.cell == kernels::Cell::lstm;
   const std::int64_t D = directions(), S = state_size(), L = config_.num_layers;
   const std::int64_t N = input.layout->batch(), total = input.layout->total();
@@ -215,6 +228,28 @@ PackedOutputVariable Recurrent::forward(Tape& tape, const PackedVariable& input,
   r.panels = backward_panels(context);
   tape.record([recorded](Context& on) { go_back(on, *recorded); });
   return result;
+}
+
+DenseOutputVariable Recurrent::forward(Tape& tape, const Variable& input,
+                                       const StateVariable& state, bool state_batch_first) {
+  const bool batch_first = config_.batch_first;
+  expects(input.defined() && input.shape().rank() == 3 && input.size(batch_first ? 1 : 0) > 0,
+          "input has shape {}, expected {} with one step or more",
+          input.defined() ? input.shape() : Shape{}, batch_first ? "[N, T, I]" : "[T, N, I]");
+  const std::int64_t T = input.size(batch_first ? 1 : 0), N = input.size(batch_first ? 0 : 1);
+  if (batch_first) {
+    const PackedVariable packed =
+        pack_padded_sequence(tape, input, equal_lengths(N, T), {.batch_first = true});
+    PackedOutputVariable result = forward(tape, packed, state, state_batch_first);
+    return {pad_packed_sequence(tape, result.output, {.batch_first = true}),
+            std::move(result.state)};
+  }
+  // Time-major rows of equal lengths are packed rows already.
+  const PackedVariable rows{reshape(tape, input, {T * N, input.size(2)}),
+                            impl_->dense_layout.get(tape.context(), N, T)};
+  PackedOutputVariable result = forward(tape, rows, state, state_batch_first);
+  return {reshape(tape, result.output.data, {T, N, directions() * state_size()}),
+          std::move(result.state)};
 }
 
 }  // namespace packrnn

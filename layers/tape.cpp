@@ -51,6 +51,14 @@ Variable Tape::result(Tensor value, bool needs_gradient) const {
   return Variable(std::make_shared<const Tensor>(std::move(value)), std::move(gradient));
 }
 
+void Tape::record(const Variable& result, std::function<void(Context&, Tensor)> backward) {
+  if (!result.needs_gradient()) return;
+  record([dy = result.gradient_ptr(), backward = std::move(backward)](Context& context) {
+    if (Tensor gradient = dy->take(context); gradient.defined())
+      backward(context, std::move(gradient));
+  });
+}
+
 void Tape::record(Backward backward) {
   expects_unused();
   recorded_.push_back(std::move(backward));

@@ -31,7 +31,8 @@ struct TapeOptions {
 class Tape {
  public:
   /// A backward of one operation: takes the gradients of its results, adds to those of its
-  /// arguments and of parameters. Runs at most once and dies right after, with all that it kept.
+  /// arguments and of parameters. It runs before those recorded earlier, at most once, and dies
+  /// right after, with all that it kept.
   using Backward = std::function<void(Context&)>;
 
   explicit Tape(Context& context, const TapeOptions& options = {});
@@ -71,8 +72,11 @@ class Tape {
 
   /// A result of an operation. `needs_gradient`: whether any argument does, or a parameter is used.
   Variable result(Tensor value, bool needs_gradient) const;
-  /// Puts a backward on the tape; it runs before those recorded earlier. Only for results that need
-  /// a gradient.
+  /// Puts on the tape the backward of an operation with one result: it is given the result's
+  /// gradient, and is not called where none arrived. Nothing happens for a result that needs none.
+  void record(const Variable& result, std::function<void(Context&, Tensor)> backward);
+  /// The same of an operation with several results, whose gradients the backward takes itself. Only
+  /// where one of them needs a gradient.
   void record(Backward backward);
 
  private:

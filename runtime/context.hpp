@@ -176,6 +176,10 @@ class Context {
   /// the CPU. synchronize() and to_host() read it.
   DeviceFault* fault() const noexcept;
 
+  /// What copies to and from this context's device in the order of its stream, and outlives it; for
+  /// the library's own use (runtime/device_queue.hpp). Null on the CPU.
+  std::shared_ptr<DeviceQueue> shared_queue() const noexcept;
+
   /// Lane `index` of this context, for the library's own use: a context of the same device and
   /// settings with a stream of its own, so that work can run beside this context's. It is made at
   /// the first call and lives as long as this context. Neither starts after the other unless told
@@ -191,7 +195,6 @@ class Context {
   friend Graph capture(Context& context, const std::function<void()>& body);
 
   DeviceQueue* queue() const noexcept;
-  std::shared_ptr<DeviceQueue> shared_queue() const noexcept;
 
   struct State;
   explicit Context(std::unique_ptr<State> state) noexcept;

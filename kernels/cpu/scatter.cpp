@@ -1,6 +1,7 @@
 // The positions are sorted by index, stably, by counting. Then each row of the target is one sum
 // over a list of positions, and threads take whole rows of the target, about equally many positions
-// each.
+// each. An index that is used very often would leave the others waiting for one thread: its columns
+// are split over all.
 #include "packrnn/kernels/cpu/scatter.hpp"
 
 #include <algorithm>
@@ -15,15 +16,23 @@ constexpr std::int64_t kStrip = 256;  // sums at a time, which stay in the first
 
 constexpr std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
+constexpr std::int64_t kOften = 4096;
+
+/// Columns [begin, end) of one row of the target.
 template <class T>
 void add_sum(const T* rows, std::span<const std::int64_t> positions, std::int64_t width,
-             T* target) {
-  for (std::int64_t first = 0; first < width; first += kStrip) {
-    const std::int64_t count = std::min(kStrip, width - first);
+             std::int64_t begin, std::int64_t end, T* target) {
+  const auto used = std::ssize(positions);
+  for (std::int64_t first = begin; first < end; first += kStrip) {
+    const std::int64_t count = std::min(kStrip, end - first);
     std::array<double, at(kStrip)> sums{};
-    for (const std::int64_t position : positions) {
-      const T* const row = rows + position * width + first;
-      for (std::int64_t i = 0; i < count; ++i) sums[at(i)] += static_cast<double>(row[i]);
+    for (std::int64_t part = 0; part < used; part += kScatterPart) {
+      std::array<double, at(kStrip)> own{};
+      for (std::int64_t p = part; p < std::min(part + kScatterPart, used); ++p) {
+        const T* const row = rows + positions[at(p)] * width + first;
+        for (std::int64_t i = 0; i < count; ++i) own[at(i)] += static_cast<double>(row[i]);
+      }
+      for (std::int64_t i = 0; i < count; ++i) sums[at(i)] += own[at(i)];
     }
     for (std::int64_t i = 0; i < count; ++i) target[first + i] += static_cast<T>(sums[at(i)]);
   }
@@ -47,6 +56,10 @@ void scatter_add(Context& context, const T* rows, std::span<const Index> indices
   for (std::int64_t i = 0; i < total; ++i)
     if (indices[at(i)] != skip) order[at(ends[at(indices[at(i)]) + 1]++)] = i;
 
+  const auto positions_of = [&](std::int64_t r) {
+    return std::span<const std::int64_t>(order).subspan(at(ends[at(r)]),
+                                                        at(ends[at(r + 1)] - ends[at(r)]));
+  };
   const std::int64_t used = ends[at(count)];
   parallel_for(context.pool(), used, width * std::int64_t{sizeof(T)},
                [&](std::int64_t begin, std::int64_t end) {
@@ -54,14 +67,16 @@ void scatter_add(Context& context, const T* rows, std::span<const Index> indices
                  const auto starts = ends.first(at(count));
                  const auto first = std::ranges::lower_bound(starts, begin) - starts.begin();
                  const auto last = std::ranges::lower_bound(starts, end) - starts.begin();
-                 for (std::int64_t r = first; r < last; ++r) {
-                   const std::int64_t own = ends[at(r)], length = ends[at(r + 1)] - own;
-                   if (length > 0)
-                     add_sum(rows,
-                             std::span<const std::int64_t>(order).subspan(at(own), at(length)),
-                             width, target + r * width);
-                 }
+                 for (std::int64_t r = first; r < last; ++r)
+                   if (const auto own = positions_of(r); !own.empty() && std::ssize(own) < kOften)
+                     add_sum(rows, own, width, 0, width, target + r * width);
                });
+  for (std::int64_t r = 0; r < count && used >= kOften; ++r)
+    if (const auto own = positions_of(r); std::ssize(own) >= kOften)
+      parallel_for(context.pool(), width, std::ssize(own) * std::int64_t{sizeof(T)},
+                   [&](std::int64_t begin, std::int64_t end) {
+                     add_sum(rows, own, width, begin, end, target + r * width);
+                   });
 }
 
 template void scatter_add(Context&, const float*, std::span<const std::int32_t>, std::int64_t,

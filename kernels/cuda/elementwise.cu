@@ -1,10 +1,12 @@
-// Conversions between floating dtypes. Bound by memory; a thread converts eight elements, whose
-// bytes are one or more whole vectors on either side where addresses allow it.
+// Sums and products of elements (map.cuh), and conversions between floating dtypes. Bound by
+// memory; a thread converts eight elements, whose bytes are one or more whole vectors on either
+// side where addresses allow it.
 #include <algorithm>
 #include <type_traits>
 
 #include "packrnn/kernels/cuda/elementwise.hpp"
 #include "packrnn/kernels/cuda/launch.cuh"
+#include "packrnn/kernels/cuda/map.cuh"
 #include "packrnn/kernels/cuda/rows.cuh"
 #include "packrnn/runtime/element.hpp"
 
@@ -35,9 +37,49 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
+template <class A>
+struct AddScaled {
+  A factor;
+  __device__ A operator()(A a, A b) const { return a + factor * b; }
+};
+
+template <class A>
+struct Multiply {
+  __device__ A operator()(A a, A b) const { return a * b; }
+};
+
+template <class A>
+struct Scale {
+  A factor;
+  __device__ A operator()(A a, A) const { return factor * a; }
+};
+
 bool is_aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; }
 
 }  // namespace
+
+void add_scaled(gpu::Stream stream, Dtype dtype, const void* a, double factor, const void* b,
+                std::int64_t count, void* y) {
+  with_floating(dtype, [&]<class T>(std::type_identity<T>) {
+    using A = Sum<T>;
+    map_elements<T>(stream, a, b, count, AddScaled<A>{static_cast<A>(factor)}, y);
+  });
+}
+
+void multiply(gpu::Stream stream, Dtype dtype, const void* a, const void* b, std::int64_t count,
+              void* y) {
+  with_floating(dtype, [&]<class T>(std::type_identity<T>) {
+    map_elements<T>(stream, a, b, count, Multiply<Sum<T>>{}, y);
+  });
+}
+
+void scale(gpu::Stream stream, Dtype dtype, const void* x, double factor, std::int64_t count,
+           void* y) {
+  with_floating(dtype, [&]<class T>(std::type_identity<T>) {
+    using A = Sum<T>;
+    map_elements<T>(stream, x, x, count, Scale<A>{static_cast<A>(factor)}, y);
+  });
+}
 
 void convert(gpu::Stream stream, const void* source, Dtype from, std::int64_t count, void* target,
              Dtype to) {

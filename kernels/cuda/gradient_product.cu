@@ -226,16 +226,7 @@ void gradient_product(Context& context, const GradientProduct& p) {
 
 void column_sums(Context& context, const ColumnSums& p) {
   if (p.rows == 0 || p.columns == 0) return;
-  switch (p.dtype) {
-    case Dtype::f64:
-      return sum_columns<double>(context, p);
-    case Dtype::f16:
-      return sum_columns<F16>(context, p);
-    case Dtype::bf16:
-      return sum_columns<Bf16>(context, p);
-    default:
-      return sum_columns<float>(context, p);
-  }
+  with_floating(p.dtype, [&]<class T>(std::type_identity<T>) { sum_columns<T>(context, p); });
 }
 
 }  // namespace packrnn::kernels::cuda

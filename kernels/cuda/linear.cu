@@ -5,6 +5,7 @@
 #include "packrnn/kernels/cuda/chain.cuh"
 #include "packrnn/kernels/cuda/launch.cuh"
 #include "packrnn/kernels/cuda/linear.hpp"
+#include "packrnn/kernels/cuda/rows.cuh"
 
 namespace packrnn::kernels::cuda {
 namespace {
@@ -57,6 +58,26 @@ __global__ void __launch_bounds__(Tile::kThreads) chain_product_kernel(ChainProd
   }
 }
 
+/// Panels of outputs rows of k: weight [outputs, k], or [k, outputs] if transposed. A block assigns
+/// whole rows.
+template <class T>
+__global__ void __launch_bounds__(kRowThreads)
+    fill_panels_kernel(const T* weight, const T* bias, std::int64_t outputs, std::int64_t k,
+                       bool transposed, LinearPanels p, T* panels) {
+  using A = Sum<T>;
+  const std::int64_t row_step = transposed ? 1 : k, step = transposed ? outputs : 1;
+  for (std::int64_t row = blockIdx.x; row < outputs; row += gridDim.x)
+    for (std::int64_t column = threadIdx.x; column < p.pitch; column += blockDim.x)
+      panels[row * p.pitch + column] = column < k ? weight[row * row_step + column * step] : T{};
+  for (std::int64_t i = outputs * p.pitch + first_item(); i < p.bias; i += item_stride())
+    panels[i] = T{};
+  A* const sums = reinterpret_cast<A*>(panels + p.bias);
+  const std::int64_t count = (p.elements - p.bias) * static_cast<std::int64_t>(sizeof(T)) /
+                             static_cast<std::int64_t>(sizeof(A));
+  for (std::int64_t i = first_item(); i < count; i += item_stride())
+    sums[i] = bias != nullptr && i < outputs ? value_of(bias[i]) : A(0);
+}
+
 template <class Tile>
 void start(gpu::Stream stream, const ChainProduct& p) {
   gpu::LaunchShape shape;
@@ -68,6 +89,18 @@ void start(gpu::Stream stream, const ChainProduct& p) {
 }
 
 }  // namespace
+
+void fill_panels(gpu::Stream stream, const TensorView& weight, const TensorView& bias,
+                 bool transposed, void* panels) {
+  const std::int64_t outputs = weight.size(transposed ? 1 : 0), k = weight.size(transposed ? 0 : 1);
+  const LinearPanels p = LinearPanels::of(outputs, k, weight.dtype());
+  with_floating(weight.dtype(), [&]<class T>(std::type_identity<T>) {
+    launch(stream, PACKRNN_KERNEL(fill_panels_kernel<T>),
+           strided_shape(stream, outputs * kRowThreads), static_cast<const T*>(weight.raw()),
+           static_cast<const T*>(bias.defined() ? bias.raw() : nullptr), outputs, k, transposed, p,
+           static_cast<T*>(panels));
+  });
+}
 
 void chain_product(gpu::Stream stream, const ChainProduct& p) {
   if (p.dtype == Dtype::f64)

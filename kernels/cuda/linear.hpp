@@ -22,6 +22,11 @@ struct LinearPanels {
 /// Assigns the panels; all in the host's memory. `bias` may be undefined.
 void fill_panels(const TensorView& weight, const TensorView& bias, void* panels);
 
+/// The same of a weight and a bias in device memory; `transposed`: of the transpose [K, O] of the
+/// weight, without bias.
+void fill_panels(gpu::Stream stream, const TensorView& weight, const TensorView& bias,
+                 bool transposed, void* panels);
+
 /// All in device memory, f32 or f64.
 struct ChainProduct {
   Dtype dtype = Dtype::f32;

@@ -137,12 +137,29 @@ struct PickMap {
   }
 };
 
+struct PutMap {
+  DeviceLayout layout;
+  const std::byte* rows;
+  bool last;
+  std::byte* packed;
+  std::int64_t bytes;
+  __device__ Move operator()(std::int64_t row) const {
+    std::byte* const to = packed + row * bytes;
+    if (row >= rows_of(layout)) return {From::zero, nullptr, to};
+    const std::int32_t t = step_of(layout, row);
+    const auto k = static_cast<std::int32_t>(row - layout.offsets[t]);
+    if (t != (last ? layout.lengths[k] - 1 : 0)) return {From::zero, nullptr, to};
+    return {From::memory, rows + layout.sorted_indices[k] * bytes, to};
+  }
+};
+
 struct SpreadMap {
   const std::byte* source;
+  std::int64_t source_stride;
   std::byte* target;
-  std::int64_t bytes, stride;
+  std::int64_t target_stride;
   __device__ Move operator()(std::int64_t i) const {
-    return {From::memory, source + i * bytes, target + i * stride};
+    return {From::memory, source + i * source_stride, target + i * target_stride};
   }
 };
 
@@ -259,9 +276,15 @@ void pick_rows(gpu::Stream stream, const DeviceLayout& layout, const void* packe
   move_rows(stream, PickMap{layout, in(packed), last, out(target), row.bytes}, layout.batch, row);
 }
 
-void spread_rows(gpu::Stream stream, const void* source, std::int64_t rows, const Row& row,
-                 void* target, std::int64_t stride) {
-  move_rows(stream, SpreadMap{in(source), out(target), row.bytes, stride}, rows, row);
+void put_rows(gpu::Stream stream, const DeviceLayout& layout, const void* rows, bool last,
+              const Row& row, void* packed) {
+  move_rows(stream, PutMap{layout, in(rows), last, out(packed), row.bytes}, layout.rows_capacity,
+            row);
+}
+
+void spread_rows(gpu::Stream stream, const void* source, std::int64_t source_stride,
+                 std::int64_t rows, const Row& row, void* target, std::int64_t target_stride) {
+  move_rows(stream, SpreadMap{in(source), source_stride, out(target), target_stride}, rows, row);
 }
 
 void swap_axes(gpu::Stream stream, const void* source, std::int64_t a, std::int64_t b,

@@ -54,9 +54,12 @@ void gather_rows(gpu::Stream stream, const void* source, std::int64_t rows, cons
 /// The first or last row of each sequence, in the caller's order; fills for empty ones.
 void pick_rows(gpu::Stream stream, const DeviceLayout& layout, const void* packed, bool last,
                const Row& row, void* target);
-/// Rows that lie one after the other to rows that lie `stride` apart.
-void spread_rows(gpu::Stream stream, const void* source, std::int64_t rows, const Row& row,
-                 void* target, std::int64_t stride);
+/// The reverse: zeros elsewhere, rows past the total included.
+void put_rows(gpu::Stream stream, const DeviceLayout& layout, const void* rows, bool last,
+              const Row& row, void* packed);
+/// Rows that lie one stride apart to rows that lie another apart.
+void spread_rows(gpu::Stream stream, const void* source, std::int64_t source_stride,
+                 std::int64_t rows, const Row& row, void* target, std::int64_t target_stride);
 /// [A, B, row] to [B, A, row].
 void swap_axes(gpu::Stream stream, const void* source, std::int64_t a, std::int64_t b,
                const Row& row, void* target);

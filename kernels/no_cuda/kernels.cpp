@@ -1,9 +1,11 @@
 // Stands in for the kernels of cuda/ in a build without CUDA.
+#include "packrnn/kernels/cuda/activation.hpp"
 #include "packrnn/kernels/cuda/calibrate.hpp"
 #include "packrnn/kernels/cuda/cluster.hpp"
 #include "packrnn/kernels/cuda/dropout.hpp"
 #include "packrnn/kernels/cuda/elementwise.hpp"
 #include "packrnn/kernels/cuda/gradient_product.hpp"
+#include "packrnn/kernels/cuda/layer_norm.hpp"
 #include "packrnn/kernels/cuda/layout.hpp"
 #include "packrnn/kernels/cuda/linear.hpp"
 #include "packrnn/kernels/cuda/pack.hpp"
@@ -13,6 +15,7 @@
 #include "packrnn/kernels/cuda/persistent_run.hpp"
 #include "packrnn/kernels/cuda/recurrent_gates.hpp"
 #include "packrnn/kernels/cuda/reduce.hpp"
+#include "packrnn/kernels/cuda/scatter.hpp"
 #include "packrnn/kernels/cuda/step.hpp"
 #include "packrnn/kernels/cuda/step_backward.hpp"
 #include "packrnn/kernels/cuda/tensor_step.hpp"
@@ -44,7 +47,9 @@ void gather_rows(gpu::Stream, const void*, std::int64_t, const void*, bool, std:
   absent();
 }
 void pick_rows(gpu::Stream, const DeviceLayout&, const void*, bool, const Row&, void*) { absent(); }
-void spread_rows(gpu::Stream, const void*, std::int64_t, const Row&, void*, std::int64_t) {
+void put_rows(gpu::Stream, const DeviceLayout&, const void*, bool, const Row&, void*) { absent(); }
+void spread_rows(gpu::Stream, const void*, std::int64_t, std::int64_t, const Row&, void*,
+                 std::int64_t) {
   absent();
 }
 void swap_axes(gpu::Stream, const void*, std::int64_t, std::int64_t, const Row&, void*) {
@@ -55,7 +60,30 @@ void reduce(gpu::Stream, Reduction, const DeviceLayout&, Dtype, const void*, std
             void*) {
   absent();
 }
+void reduce_backward(gpu::Stream, Reduction, const DeviceLayout&, Dtype, const void*, std::int64_t,
+                     const void*, void*) {
+  absent();
+}
+void scatter_add(Context&, const ScatterAdd&) { absent(); }
 void dropout(gpu::Stream, const DeviceLayout&, PhiloxKey, double, Dtype, std::int64_t, void*) {
+  absent();
+}
+void add_scaled(gpu::Stream, Dtype, const void*, double, const void*, std::int64_t, void*) {
+  absent();
+}
+void multiply(gpu::Stream, Dtype, const void*, const void*, std::int64_t, void*) { absent(); }
+void scale(gpu::Stream, Dtype, const void*, double, std::int64_t, void*) { absent(); }
+void activate(gpu::Stream, Activation, Dtype, const void*, std::int64_t, void*) { absent(); }
+void activate_backward(gpu::Stream, Activation, Dtype, const void*, const void*, std::int64_t,
+                       void*) {
+  absent();
+}
+void layer_norm(Context&, const TensorView&, const TensorView&, const TensorView&, double,
+                const TensorSpan&) {
+  absent();
+}
+void layer_norm_backward(Context&, const TensorView&, const TensorView&, double, const TensorView&,
+                         const TensorSpan&, const TensorSpan&, const TensorSpan&) {
   absent();
 }
 void convert(gpu::Stream, const void*, Dtype, std::int64_t, void*, Dtype) { absent(); }
@@ -71,6 +99,7 @@ void tensor_step_forward(Context&, const RecurrentRun&) { absent(); }
 // -------------------------------------------------------------------------------
 
 void chain_product(gpu::Stream, const ChainProduct&) { absent(); }
+void fill_panels(gpu::Stream, const TensorView&, const TensorView&, bool, void*) { absent(); }
 void gradient_product(Context&, const GradientProduct&) { absent(); }
 void column_sums(Context&, const ColumnSums&) { absent(); }
 void step_forward(Context&, const RecurrentRun&) { absent(); }

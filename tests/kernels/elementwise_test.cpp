@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cmath>
+#include <type_traits>
 
 #include "tests/catch.hpp"
 #include "tests/kernels/device_tensors.hpp"
@@ -93,6 +94,60 @@ TEST_CASE("the first two axes are swapped") {
         swap_axes(context, context.zeros({2, 3, 4}, Dtype::f32), wrong.span());
       },
       {"target", "[2, 3, 4]", "[3, 2, 4]"});
+}
+
+template <class T>
+void check_arithmetic(Context& context, std::int64_t count, std::size_t shift) {
+  // In the arithmetic of the dtype, 16-bit ones in float and rounded once.
+  using A = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  constexpr Dtype kDtype = kDtypeOf<T>;
+  CAPTURE(kDtype, count, shift);
+  Tensor a = Tensor::empty({count}, kDtype), b = Tensor::empty({count}, kDtype);
+  Random random(5);
+  for (T& value : a.values<T>()) value = static_cast<T>(static_cast<A>(random.number()));
+  for (T& value : b.values<T>()) value = static_cast<T>(static_cast<A>(random.number()));
+  const auto check = [&](auto&& run, auto&& expected) {
+    const Target left(context, {count}, kDtype, std::byte{0xFF}, shift),
+        right(context, {count}, kDtype, std::byte{0xFF}, shift),
+        y(context, {count}, kDtype, std::byte{0xFF}, shift);
+    context.copy(context.to_device(a), left.span());
+    context.copy(context.to_device(b), right.span());
+    run(left.span(), right.span(), y.span());
+    Tensor want = Tensor::empty({count}, kDtype);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i)
+      want.values<T>()[i] = static_cast<T>(
+          expected(static_cast<A>(a.values<T>()[i]), static_cast<A>(b.values<T>()[i])));
+    CHECK(y.bytes() == bytes_of(want));
+    CHECK(y.guards_intact());
+    run(left.span(), right.span(), left.span());  // in place
+    CHECK(left.bytes() == bytes_of(want));
+  };
+  const A factor = static_cast<A>(-1.7);
+  check([&](const TensorSpan& l, const TensorSpan& r,
+            const TensorSpan& y) { add_scaled(context, l, -1.7, r, y); },
+        [&](A l, A r) { return l + factor * r; });
+  check([&](const TensorSpan& l, const TensorSpan& r,
+            const TensorSpan& y) { multiply(context, l, r, y); },
+        [](A l, A r) { return l * r; });
+  check([&](const TensorSpan& l, const TensorSpan&,
+            const TensorSpan& y) { scale(context, l, -1.7, y); },
+        [&](A l, A) { return factor * l; });
+}
+
+TEST_CASE("sums and products of elements are rounded as their definition") {
+  Context context;
+  for (const std::int64_t count : {0, 1, 3, 16, 1001, 50000})
+    for (const bool aligned : {true, false}) {
+      if (count > 2000 && !aligned) continue;
+      check_arithmetic<float>(context, count, aligned ? 0 : 4);
+      check_arithmetic<double>(context, count, aligned ? 0 : 8);
+      if (!on_gpu(context)) continue;
+      check_arithmetic<Half>(context, count, aligned ? 0 : 2);
+      check_arithmetic<BFloat16>(context, count, aligned ? 0 : 2);
+    }
+  const Tensor a = context.zeros({3}, Dtype::f32), b = context.zeros({4}, Dtype::f32);
+  Tensor y = context.zeros({3}, Dtype::f32);
+  check_throws([&] { add_scaled(context, a, 1.0, b, y); }, {"second", "[4]", "[3]"});
 }
 
 TEST_CASE("tensors are filled with one value") {

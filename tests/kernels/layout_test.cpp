@@ -249,6 +249,26 @@ TEST_CASE("everything on rows works with a layout that the host does not know") 
     CHECK(bytes_on(context, c.span().rows(0, known->total())) == d.bytes());
     CHECK(bytes_on(context, c.span().rows(known->total(), total)) ==
           bytes_of(clean.view().rows(known->total(), total)));
+
+    // On the way back spare rows are zero.
+    const auto check_back = [&](auto&& run) {
+      const Target mine(context, {total, 5}, Dtype::f32),
+          its(context, {known->total(), 5}, Dtype::f32);
+      run(*layout, clean_device.view(), mine.span());
+      run(*known, clean_used, its.span());
+      Bytes wanted = its.bytes();
+      wanted.resize(mine.bytes().size());
+      CHECK(mine.bytes() == wanted);
+      CHECK(mine.guards_intact());
+    };
+    for (const bool last : {false, true})
+      check_back([&](const PackedLayout& l, const TensorView&, const TensorSpan& to) {
+        put_elements(context, a.span(), l, last, to);
+      });
+    for (const Reduction reduction : {Reduction::sum, Reduction::mean, Reduction::max})
+      check_back([&](const PackedLayout& l, const TensorView& from, const TensorSpan& to) {
+        reduce_sequences_backward(context, reduction, from, l, a.span(), to);
+      });
   }
 }
 

@@ -255,6 +255,71 @@ TEST_CASE("gradients of linear's weights agree with the double reference") {
   });
 }
 
+TEST_CASE("gradients of linear's weights agree with the double reference on a GPU") {
+  const auto dtype = GENERATE(Dtype::f32, Dtype::f64, Dtype::f16, Dtype::bf16);
+  const auto rows = GENERATE(0, 1, 300);
+  const auto outputs = GENERATE(1, 70);
+  Context context;
+  if (context.device().type != DeviceType::cuda) PACKRNN_SKIP("the device under test is the CPU");
+  constexpr std::int64_t kK = 33;
+  const Dtype sums = dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32;
+  const Tensor x = uniform({rows, kK}, dtype, 1), dy = uniform({rows, outputs}, dtype, 2);
+  const std::vector<double> xs = doubles(x), gs = doubles(dy);
+  const std::size_t O = std::size_t(outputs), K = std::size_t(kK);
+  std::vector<double> dw(O * K, 1.0), db(O, 1.0);
+  for (std::size_t m = 0; m < std::size_t(rows); ++m)
+    for (std::size_t o = 0; o < O; ++o) {
+      db[o] += gs[m * O + o];
+      for (std::size_t i = 0; i < K; ++i) dw[o * K + i] += gs[m * O + o] * xs[m * K + i];
+    }
+  Tensor dw_there = context.to_device(ones({outputs, kK}, sums)),
+         db_there = context.to_device(ones({outputs}, sums));
+  const Tensor x_there = context.to_device(x), dy_there = context.to_device(dy);
+  kernels::linear_weight_gradient(context, x_there, dy_there, dw_there, {});
+  kernels::linear_weight_gradient(context, x_there, dy_there, {}, db_there);
+  // What was there before is one more term; factors are exact.
+  const double allowed =
+      allowed_error(sums == Dtype::f64 ? reference::kF64 : reference::kF32, rows + 1);
+  const auto close = [&](const Tensor& there, const std::vector<double>& expected) {
+    const std::vector<double> got = doubles(context.to_host(there));
+    bool all = got.size() == expected.size();
+    for (std::size_t i = 0; all && i < got.size(); ++i)
+      all = std::abs(got[i] - expected[i]) <= allowed;
+    return all;
+  };
+  CHECK(close(dw_there, dw));
+  CHECK(close(db_there, db));
+}
+
+TEST_CASE("weights on a GPU are packed there as the host packs its own") {
+  const auto dtype = GENERATE(Dtype::f32, Dtype::f64, Dtype::f16, Dtype::bf16);
+  const auto outputs = GENERATE(1, 5, 70);
+  const auto k = GENERATE(1, 33);
+  Context context;
+  if (context.device().type != DeviceType::cuda) PACKRNN_SKIP("the device under test is the CPU");
+  const Tensor weight = uniform({outputs, k}, dtype, 1), bias = uniform({outputs}, dtype, 2);
+  const Tensor weight_there = context.to_device(weight), bias_there = context.to_device(bias);
+  const auto panels = [&](std::int64_t o, std::int64_t i) {
+    const std::int64_t elements = kernels::linear_panel_elements(context.device(), o, i, dtype);
+    Tensor result = Tensor::empty({elements}, dtype);
+    std::memset(result.span().raw(), 0xFF, result.view().bytes());
+    return context.to_device(result);
+  };
+  for (const bool with_bias : {false, true}) {
+    Tensor here = panels(outputs, k), there = panels(outputs, k);
+    kernels::pack_linear(context, weight, with_bias ? bias.view() : TensorView{}, here);
+    kernels::pack_linear(context, weight_there, with_bias ? bias_there.view() : TensorView{},
+                         there);
+    CHECK(same_bits(context.to_host(there), context.to_host(here)));
+  }
+  Tensor here = panels(k, outputs), there = panels(k, outputs);
+  kernels::pack_linear_backward(context, weight, here);
+  kernels::pack_linear_backward(context, weight_there, there);
+  CHECK(same_bits(context.to_host(there), context.to_host(here)));
+  CHECK_THROWS_WITH(kernels::pack_linear(context, weight_there, bias, here),
+                    Contains("bias is on cpu"));
+}
+
 TEST_CASE("gradients of linear's weights: one without the other, and what is no number") {
   NEEDS_THE_CPU;
   Tensor x = uniform({9, 21}, Dtype::f32, 1), dy = uniform({9, 7}, Dtype::f32, 2);

@@ -208,6 +208,56 @@ TEST_CASE("the first and the last element of each sequence are picked") {
   }
 }
 
+TEST_CASE("rows are put where the first or the last element of each sequence is") {
+  Context context;
+  std::uint64_t seed = 0;
+  for (const Ints& lengths : random_length_vectors(60)) {
+    const Dtype dtype = kAllDtypes[++seed % kAllDtypes.size()];
+    const Shape row = kRowShapes[seed % kRowShapes.size()];
+    const auto layout = PackedLayout::make(lengths);
+    const auto bytes = row.elements() * static_cast<std::int64_t>(size_of(dtype));
+    const Tensor source = scrambled(row.prepend(layout->batch()), dtype, seed);
+    const Bytes from = bytes_of(source);
+    for (const bool last : {false, true}) {
+      CAPTURE(lengths, dtype, row.str(), last);
+      Bytes expected(static_cast<std::size_t>(layout->total() * bytes));
+      for (std::int64_t n = 0; n < layout->batch(); ++n)
+        if (const std::int64_t length = lengths[static_cast<std::size_t>(n)]; length > 0)
+          std::copy_n(from.begin() + n * bytes, bytes,
+                      expected.begin() + layout->row(n, last ? length - 1 : 0) * bytes);
+      const Target packed(context, row.prepend(layout->total()), dtype);
+      put_elements(context, context.to_device(source), *layout, last, packed);
+      REQUIRE(packed.bytes() == expected);
+      REQUIRE(packed.guards_intact());
+    }
+  }
+}
+
+TEST_CASE("columns are copied between rows of any width") {
+  Context context;
+  for (const Dtype dtype : kAllDtypes) {
+    const auto size = static_cast<std::int64_t>(size_of(dtype));
+    for (const auto& [from, to, width] :
+         {std::array<std::int64_t, 3>{0, 0, 5}, {2, 1, 3}, {4, 0, 1}, {0, 4, 4}, {3, 3, 0}}) {
+      CAPTURE(dtype, from, to, width);
+      const Tensor source = scrambled({2, 3, 5}, dtype, 1), before = scrambled({6, 8}, dtype, 2);
+      Bytes expected = bytes_of(before);
+      const Bytes all = bytes_of(source);
+      for (std::int64_t r = 0; r < 6; ++r)
+        std::copy_n(all.begin() + (r * 5 + from) * size, width * size,
+                    expected.begin() + (r * 8 + to) * size);
+      const Target target(context, {6, 8}, dtype);
+      context.copy(context.to_device(before), target.span());
+      copy_columns(context, context.to_device(source), from, target, to, width);
+      CHECK(target.bytes() == expected);
+      CHECK(target.guards_intact());
+    }
+  }
+  const Tensor source = context.zeros({2, 5}, Dtype::f32);
+  const Target target(context, {2, 3}, Dtype::f32);
+  check_throws([&] { copy_columns(context, source, 3, target, 0, 3); }, {"[3, 6)", "[2, 5]"});
+}
+
 TEST_CASE("gather assigns one row per index") {
   Context context;
   Random random(3);

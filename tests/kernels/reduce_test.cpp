@@ -127,6 +127,56 @@ TEMPLATE_TEST_CASE("reductions have the same bits with 1, 2 and 5 threads and al
   }
 }
 
+TEMPLATE_TEST_CASE("gradients of reductions equal a loop over each sequence, bit for bit", "",
+                   float, double, Half, BFloat16) {
+  using T = TestType;
+  using A = Accumulator<T>;
+  Context context;
+  if (!on_gpu(context) && sizeof(T) == 2) return;
+  std::uint64_t seed = 0;
+  for (const Ints& lengths : random_length_vectors(80)) {
+    const Shape row = kRowShapes[++seed % kRowShapes.size()];
+    const std::int64_t features = row.elements();
+    const auto layout = PackedLayout::make(lengths);
+    Tensor packed = random_numbers<T>(row.prepend(layout->total()), seed);
+    for (T& value : packed.values<T>())  // ties, and a few that are no number
+      value = static_cast<T>(std::round(number(value)));
+    if (seed % 4 == 0 && packed.elements() > 0)
+      packed.values<T>()[packed.values<T>().size() / 2] = static_cast<T>(static_cast<A>(NAN));
+    const Tensor gradient = random_numbers<T>(row.prepend(layout->batch()), seed + 1);
+    for (const Reduction reduction : kAll) {
+      CAPTURE(lengths, row.str(), static_cast<int>(reduction));
+      Tensor expected = Tensor::zeros(packed.shape(), packed.dtype());
+      const auto value = [&](std::int64_t n, std::int64_t t, std::int64_t f) {
+        return static_cast<std::size_t>(layout->row(n, t) * features + f);
+      };
+      for (std::int64_t n = 0; n < layout->batch(); ++n)
+        for (std::int64_t f = 0; f < features; ++f) {
+          const std::int64_t length = lengths[static_cast<std::size_t>(n)];
+          const T from = gradient.values<T>()[static_cast<std::size_t>(n * features + f)];
+          std::int64_t best = 0;
+          for (std::int64_t t = 0; t < length; ++t) {
+            const A here = number(packed.values<T>()[value(n, t, f)]);
+            const A most = number(packed.values<T>()[value(n, best, f)]);
+            if (!std::isnan(most) && (std::isnan(here) || here > most)) best = t;
+            if (reduction == Reduction::sum) expected.values<T>()[value(n, t, f)] = from;
+            if (reduction == Reduction::mean)
+              expected.values<T>()[value(n, t, f)] =
+                  static_cast<T>(number(from) / static_cast<A>(length));
+          }
+          if (reduction == Reduction::max && length > 0)
+            expected.values<T>()[value(n, best, f)] = from;
+        }
+      const Target target(context, packed.shape(), packed.dtype());
+      reduce_sequences_backward(context, reduction,
+                                reduction == Reduction::max ? context.to_device(packed) : Tensor(),
+                                *layout, context.to_device(gradient), target);
+      REQUIRE(target.bytes() == bytes_of(expected));
+      REQUIRE(target.guards_intact());
+    }
+  }
+}
+
 TEST_CASE("known sums, means and maxima") {
   Context context;
   const auto layout = PackedLayout::make({1, 0, 3});

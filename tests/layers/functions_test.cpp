@@ -1,15 +1,19 @@
 #include "packrnn/layers/functions.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
 
+#include "packrnn/kernels/elementwise.hpp"
 #include "packrnn/layers/embedding.hpp"
+#include "packrnn/layers/layer_norm.hpp"
 #include "packrnn/layers/linear.hpp"
 #include "packrnn/layers/packed_ops.hpp"
 #include "packrnn/layers/packing.hpp"
+#include "packrnn/runtime/gpu.hpp"
 #include "tests/catch.hpp"
 #include "tests/layers/gradient_check.hpp"
 #include "tests/packing_cases.hpp"
@@ -31,6 +35,17 @@ std::vector<Tensor> list(Tensors&&... tensors) {
 
 Tensor ints(const Ints& values) {
   return Tensor::from(values, {static_cast<std::int64_t>(values.size())});
+}
+
+// On the tape's device.
+Tensor ints(Tape& tape, const Ints& values) { return tape.context().to_device(ints(values)); }
+
+std::vector<double> doubles(Context& context, const TensorView& tensor) {
+  const Tensor here = context.to_host(tensor);
+  return {here.values<double>().begin(), here.values<double>().end()};
+}
+Bytes fetched(Context& context, const TensorView& tensor) {
+  return bytes_of(context.to_host(tensor));
 }
 
 // An operation on rows that are packed with these lengths.
@@ -94,32 +109,35 @@ TEST_CASE("elementwise functions have the same bits on any number of threads") {
 }
 
 TEST_CASE("activations of special values") {
-  Context context = cpu_context();
+  Context context;
   Tape tape(context);
   const double inf = std::numeric_limits<double>::infinity();
-  const Variable x = tape.input(Tensor::from({kNan, -inf, -1.0, 0.0, 2.0, inf}, {6}));
+  const Variable x =
+      tape.input(context.to_device(Tensor::from({kNan, -inf, -1.0, 0.0, 2.0, inf}, {6})));
   const Variable y = relu(tape, x);
-  const auto value = y.value().values<double>();
+  const std::vector<double> value = doubles(context, y.value());
   CHECK(std::isnan(value[0]));
   CHECK(std::vector<double>(value.begin() + 1, value.end()) ==
         std::vector<double>{0, 0, 0, 2, inf});
-  const Variable hyperbolic = tanh(tape, x), logistic = sigmoid(tape, x);
-  CHECK(std::isnan(hyperbolic.value().values<double>()[0]));
-  CHECK(hyperbolic.value().values<double>()[1] == -1.0);
-  CHECK(hyperbolic.value().values<double>()[4] == Approx(std::tanh(2.0)).epsilon(1e-14));
-  CHECK(logistic.value().values<double>()[4] == Approx(1.0 / (1.0 + std::exp(-2.0))));
-  CHECK(logistic.value().values<double>()[5] == 1.0);
-  tape.backward({{y, Tensor::from({1.0, inf, inf, inf, 3.0, 4.0}, {6})}});
-  const auto gradient = x.gradient().values<double>();
+  const std::vector<double> hyperbolic = doubles(context, tanh(tape, x).value()),
+                            logistic = doubles(context, sigmoid(tape, x).value());
+  CHECK(std::isnan(hyperbolic[0]));
+  CHECK(hyperbolic[1] == -1.0);
+  CHECK(hyperbolic[4] == Approx(std::tanh(2.0)).epsilon(1e-14));
+  CHECK(logistic[4] == Approx(1.0 / (1.0 + std::exp(-2.0))));
+  CHECK(logistic[5] == 1.0);
+  tape.backward({{y, context.to_device(Tensor::from({1.0, inf, inf, inf, 3.0, 4.0}, {6}))}});
+  const std::vector<double> gradient = doubles(context, x.gradient());
   CHECK(std::vector<double>(gradient.begin() + 1, gradient.end()) ==
         std::vector<double>{0, 0, 0, 3, 4});
 }
 
 TEST_CASE("functions refuse what does not fit") {
-  Context context = cpu_context();
+  Context context;
   Tape tape(context);
-  const Variable a = tape.input(random_tensor({2, 3}, 1)), b = tape.input(random_tensor({3, 2}, 2));
-  const Variable narrow = tape.input(random_tensor({2, 3}, 1, Dtype::f32));
+  const Variable a = tape.input(context.to_device(random_tensor({2, 3}, 1))),
+                 b = tape.input(context.to_device(random_tensor({3, 2}, 2)));
+  const Variable narrow = tape.input(context.to_device(random_tensor({2, 3}, 1, Dtype::f32)));
   CHECK(thrown([&] { add(tape, a, b); }).find("[3, 2]") != std::string::npos);
   CHECK(thrown([&] { multiply(tape, a, narrow); }).find("f32") != std::string::npos);
   CHECK(thrown([&] { relu(tape, {}); }).find("not defined") != std::string::npos);
@@ -127,11 +145,16 @@ TEST_CASE("functions refuse what does not fit") {
   CHECK(thrown([&] { columns(tape, a, 2, 4); }).find("[2, 4)") != std::string::npos);
   CHECK(thrown([&] { reshape(tape, a, {5}); }).find("[5]") != std::string::npos);
   CHECK(thrown([&] { dropout(tape, a, 1.5); }).find("1.5") != std::string::npos);
-  CHECK(thrown([&] { gather_rows(tape, a, ints({0, 2})); }).find("2") != std::string::npos);
+  // Indices that only a GPU sees are found wrong there.
   CHECK(thrown([&] {
-          segment_sum(tape, a, ints({0, 3}), 3);
-        }).find("indices[1] is 3") != std::string::npos);
-  CHECK(thrown([&] { segment_sum(tape, a, ints({0}), 3); }).find("[1]") != std::string::npos);
+          gather_rows(tape, a, ints(tape, {0, 2}));
+          context.synchronize();
+        }).find("is 2") != std::string::npos);
+  CHECK(thrown([&] {
+          segment_sum(tape, a, ints(tape, {0, 3}), 3);
+          context.synchronize();
+        }).find("is 3") != std::string::npos);
+  CHECK(thrown([&] { segment_sum(tape, a, ints(tape, {0}), 3); }).find("[1]") != std::string::npos);
   CHECK(add(tape, a, a).defined());  // the tape is as it was
 }
 
@@ -139,10 +162,10 @@ TEST_CASE("functions refuse what does not fit") {
 
 TEST_CASE("gather_rows and segment_sum") {
   const TapeFunction gather = [](Tape& t, const Variables& v) {
-    return gather_rows(t, v[0], ints({2, 0, -1, 2, 2, 4}));
+    return gather_rows(t, v[0], ints(t, {2, 0, -1, 2, 2, 4}));
   };
   const TapeFunction segments = [](Tape& t, const Variables& v) {
-    return segment_sum(t, v[0], ints({3, 0, 3, -1, 1}), 5);
+    return segment_sum(t, v[0], ints(t, {3, 0, 3, -1, 1}), 5);
   };
   check_gradients(gather, list(random_tensor({5, 3}, 1)));
   check_gradients(segments, list(random_tensor({5, 3}, 1)));
@@ -172,29 +195,26 @@ TEST_CASE("dropout: one mask both ways, belonging to the sequence; none in evalu
   };
   check_gradients(function, list(random_tensor({5, 7}, 3)));
 
-  Context context = cpu_context();
-  const auto ones = [] {
-    Tensor tensor = Tensor::empty({5, 7}, Dtype::f64);
-    std::ranges::fill(tensor.values<double>(), 1.0);
+  Context context;
+  const auto ones = [&](std::int64_t rows = 5) {
+    Tensor tensor = context.empty({rows, 7}, Dtype::f64);
+    kernels::fill(context, 1.0, tensor);
     return tensor;
   };
   Tape tape(context);
   const Variable x = tape.input(ones());
   const Variable y = dropout(tape, PackedVariable{x, layout}, 0.5).data;
   const Variable z = dropout(tape, PackedVariable{x, layout}, 0.5).data;
-  CHECK(bytes_of(y.value()) != bytes_of(z.value()));  // each call has its own mask
+  CHECK(fetched(context, y.value()) != fetched(context, z.value()));  // each call has its own mask
   tape.backward({{y, ones()}});
-  CHECK(bytes_of(x.gradient()) == bytes_of(y.value()));
+  CHECK(fetched(context, x.gradient()) == fetched(context, y.value()));
 
   context.random().reseed(context.random().seed());
   Tape alone(context);
   const auto third = PackedLayout::make(Lengths({2}), {.sequence_ids = {2}});
-  Tensor two = Tensor::empty({2, 7}, Dtype::f64);
-  std::ranges::fill(two.values<double>(), 1.0);
-  const Variable part =
-      dropout(alone, PackedVariable{alone.constant(two.clone()), third}, 0.5).data;
-  CHECK(bytes_of(part.value().rows(0, 1)) == bytes_of(y.value().rows(1, 2)));
-  CHECK(bytes_of(part.value().rows(1, 2)) == bytes_of(y.value().rows(3, 4)));
+  const Variable part = dropout(alone, PackedVariable{alone.constant(ones(2)), third}, 0.5).data;
+  CHECK(fetched(context, part.value().rows(0, 1)) == fetched(context, y.value().rows(1, 2)));
+  CHECK(fetched(context, part.value().rows(1, 2)) == fetched(context, y.value().rows(3, 4)));
 
   Tape evaluation(context, {.training = false});
   const Variable same = evaluation.input(ones());
@@ -242,18 +262,22 @@ TEST_CASE("gradients of packed operations are central differences, empty sequenc
 }
 
 TEST_CASE("results on a tape have the bits of those without one") {
-  Context context = cpu_context();
+  Context context;
   const Ints lengths = {2, 0, 4, 4};
   const auto layout = PackedLayout::make(lengths);
-  const PackedSequence x(random_tensor({10, 3}, 1), layout);
+  const PackedSequence x(context.to_device(random_tensor({10, 3}, 1)), layout);
   Tape tape(context);
-  const PackedVariable v = tape.input(x.clone());
-  CHECK(bytes_of(last_element(tape, v, 2.0).value()) == bytes_of(last_element(context, x, 2.0)));
-  CHECK(bytes_of(first_element(tape, v).value()) == bytes_of(first_element(context, x)));
-  CHECK(bytes_of(mean_sequences(tape, v).value()) == bytes_of(mean_sequences(context, x)));
-  CHECK(bytes_of(max_sequences(tape, v).value()) == bytes_of(max_sequences(context, x)));
-  CHECK(bytes_of(pad_packed_sequence(tape, v).value()) ==
-        bytes_of(pad_packed_sequence(context, x)));
+  const PackedVariable v = tape.input(PackedSequence(context.to_device(x.data()), layout));
+  CHECK(fetched(context, last_element(tape, v, 2.0).value()) ==
+        fetched(context, last_element(context, x, 2.0)));
+  CHECK(fetched(context, first_element(tape, v).value()) ==
+        fetched(context, first_element(context, x)));
+  CHECK(fetched(context, mean_sequences(tape, v).value()) ==
+        fetched(context, mean_sequences(context, x)));
+  CHECK(fetched(context, max_sequences(tape, v).value()) ==
+        fetched(context, max_sequences(context, x)));
+  CHECK(fetched(context, pad_packed_sequence(tape, v).value()) ==
+        fetched(context, pad_packed_sequence(context, x)));
 }
 
 TEST_CASE("the gradient of a maximum goes to the first of equals, and to the first NaN") {
@@ -266,7 +290,7 @@ TEST_CASE("the gradient of a maximum goes to the first of equals, and to the fir
 }
 
 TEST_CASE("NaN in padding reaches nothing, in either direction") {
-  Context context = cpu_context();
+  Context context;
   const Ints lengths = {1, 3, 0};
   Tensor padded = random_tensor({3, 3, 2}, 4);
   Tensor upstream = random_tensor({3, 3, 2}, 5);
@@ -280,10 +304,11 @@ TEST_CASE("NaN in padding reaches nothing, in either direction") {
   poison(padded);
   poison(upstream);
   Tape tape(context);
-  const Variable x = tape.input(padded.clone());
+  const Variable x = tape.input(context.to_device(padded));
   const Variable y = pad_packed_sequence(tape, pack_padded_sequence(tape, x, lengths));
-  tape.backward({{y, upstream}});
-  const auto from = upstream.view().values<double>(), to = x.gradient().values<double>();
+  tape.backward({{y, context.to_device(upstream)}});
+  const auto from = upstream.view().values<double>();
+  const std::vector<double> to = doubles(context, x.gradient());
   for (std::size_t i = 0; i < from.size(); ++i)
     CHECK(to[i] == (std::isnan(from[i]) ? 0.0 : from[i]));
 }
@@ -307,14 +332,15 @@ TEST_CASE("packed operations have the same bits on any number of threads") {
 
 // d weight for an upstream of ones.
 Tensor embedding_gradient(Embedding& layer, const TensorView& indices, int threads = 1) {
-  Context context = cpu_context(threads);
+  Context context(Device::best(), {.threads = threads});
+  layer.parameters().to(context);
   layer.parameters().zero_gradients();
   Tape tape(context);
-  const Variable y = layer.forward(tape, indices);
-  Tensor ones = Tensor::empty(y.shape(), y.dtype());
-  std::ranges::fill(ones.values<float>(), 1.0F);
+  const Variable y = layer.forward(tape, context.to_device(indices));
+  Tensor ones = context.empty(y.shape(), y.dtype());
+  kernels::fill(context, 1.0, ones);
   tape.backward({{y, ones}});
-  return Tensor::copy_of(layer.parameters().gradient("weight"));
+  return context.to_host(layer.parameters().gradient("weight"));
 }
 
 TEST_CASE("B54: the gradient of an embedding counts every use, and none of the padding") {
@@ -353,6 +379,45 @@ TEST_CASE("B54: an index out of range is refused on a tape, and all goes on") {
   tape.backward({{y.data, Tensor::from({1.0F, 2.0F, 3.0F, 4.0F, 5.0F, 6.0F}, {3, 2})}});
   CHECK(std::ranges::equal(layer.parameters().gradient("weight").values<float>(),
                            std::vector<float>{0, 0, 6, 8, 0, 0, 3, 4}));
+}
+
+// ---- on a GPU -----------------------------------------------------------------------------------
+
+TEST_CASE("steps of training on a GPU do not make the host wait") {
+  Context context;
+  if (context.device() == Device::cpu()) PACKRNN_SKIP("the device under test is the CPU");
+  const auto dtype = GENERATE(Dtype::f32, Dtype::bf16);
+  Embedding embedding({.num_embeddings = 10, .embedding_dim = 6, .padding_idx = 0, .dtype = dtype});
+  LayerNorm norm({.features = 6, .dtype = dtype});
+  Linear linear({.in_features = 6, .out_features = 3, .dtype = dtype});
+  const std::array all = {&embedding.parameters(), &norm.parameters(), &linear.parameters()};
+  for (Parameters* parameters : all) parameters->to(context);
+  const auto layout = PackedLayout::make(Lengths({3, 1, 2}));
+  const PackedSequence indices(context.to_device(ints({1, 0, 4, 4, 9, 1})), layout);
+  const Tensor upstream = context.to_device(random_tensor({3, 3}, 1, dtype));
+  const auto step = [&] {
+    for (Parameters* parameters : all) {
+      parameters->zero_gradients();
+      parameters->change_values();  // as an optimizer does
+    }
+    Tape tape(context);
+    const PackedVariable x = norm.forward(tape, embedding.forward(tape, indices));
+    const PackedVariable y = on_rows(x, [&](const Variable& rows) {
+      // The layer twice in a step.
+      return add(tape, relu(tape, linear.forward(tape, rows)), linear.forward(tape, rows));
+    });
+    tape.backward({{mean_sequences(tape, y), upstream}});
+  };
+  step();
+  step();  // what is kept between calls is there
+  const std::int64_t before = gpu::waits();
+  step();
+  CHECK(gpu::waits() == before);
+  for (Parameters* parameters : all) {
+    const Tensor gradients = context.to_host(parameters->gradients());
+    CHECK(std::ranges::any_of(gradients.values<float>(), [](float g) { return g != 0; }));
+    CHECK(std::ranges::all_of(gradients.values<float>(), [](float g) { return std::isfinite(g); }));
+  }
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Gradients of operations on a tape: against central differences in f64, of f32 against f64, and
-// bit for bit on teams of threads.
+// Gradients of operations on a tape, on the device under test: against central differences in f64,
+// of f32 against f64, and bit for bit on teams of threads. What goes in and comes out is on the
+// host.
 #pragma once
 
 #include <algorithm>
@@ -33,39 +34,38 @@ struct Gradients {
 };
 inline Gradients gradients_of(const TapeFunction& function, const std::vector<Tensor>& inputs,
                               int threads = 1) {
-  Context context = cpu_context(threads);
+  Context context(Device::best(), {.threads = threads});
   Tape tape(context);
   std::vector<Variable> variables;
-  for (const Tensor& input : inputs) variables.push_back(tape.input(input.clone()));
+  for (const Tensor& input : inputs) variables.push_back(tape.input(context.to_device(input)));
   const Variable y = function(tape, variables);
-  const Tensor upstream = random_tensor(y.shape(), 4711, y.dtype());
-  tape.backward({{y, upstream}});
-  Gradients result{Tensor::copy_of(y.value()), {}};
+  tape.backward({{y, context.to_device(random_tensor(y.shape(), 4711, y.dtype()))}});
+  Gradients result{context.to_host(y.value()), {}};
   for (const Variable& variable : variables)
     result.inputs.push_back(variable.gradient().defined()
-                                ? Tensor::copy_of(variable.gradient())
+                                ? context.to_host(variable.gradient())
                                 : Tensor::zeros(variable.shape(), variable.dtype()));
   return result;
 }
 
 /// What gradients_of() contracts with its upstream.
 inline double contracted(const TapeFunction& function, const std::vector<Tensor>& inputs) {
-  Context context = cpu_context();
+  Context context;
   Tape tape(context);
   std::vector<Variable> variables;
-  for (const Tensor& input : inputs) variables.push_back(tape.constant(input.clone()));
-  const Variable y = function(tape, variables);
+  for (const Tensor& input : inputs) variables.push_back(tape.constant(context.to_device(input)));
+  const Tensor y = context.to_host(function(tape, variables).value());
   const Tensor upstream = random_tensor(y.shape(), 4711);
   double sum = 0.0;
   for (std::size_t i = 0; i < upstream.values<double>().size(); ++i)
-    sum += upstream.values<double>()[i] * y.value().values<double>()[i];
+    sum += upstream.values<double>()[i] * y.values<double>()[i];
   return sum;
 }
 
 /// Checks the gradients of f64 inputs. The error of a central difference of step h is h^2 / 6 times
 /// the third derivative, and the rounding of the sum divided by h: with h = 1e-5 both are below
-/// 1e-9 for sums of the order of 1 to 10, as those of a test are. f32 may be off by its rounding in
-/// a sum of `terms` terms of order 1.
+/// 1e-9 for sums of the order of 1 to 10, as those of a test are. Narrower dtypes may be off by
+/// their rounding in a sum of `terms` terms of order 1.
 inline void check_gradients(const TapeFunction& function, std::vector<Tensor> inputs,
                             std::int64_t terms = 16) {
   constexpr double kStep = 1e-5, kAllowed = 1e-8;
@@ -84,21 +84,33 @@ inline void check_gradients(const TapeFunction& function, std::vector<Tensor> in
               kAllowed * std::max(1.0, std::abs(expected)));
     }
   }
-  std::vector<Tensor> floats;
-  for (const Tensor& input : inputs) floats.push_back(convert(input, Dtype::f32));
-  const Gradients narrow = gradients_of(function, floats);
-  const double rounding = static_cast<double>(terms) * std::numeric_limits<float>::epsilon();
-  for (std::size_t k = 0; k < inputs.size(); ++k)
-    for (std::size_t i = 0; i < exact.inputs[k].values<double>().size(); ++i) {
-      CAPTURE(k, i);
-      const double expected = exact.inputs[k].values<double>()[i];
-      REQUIRE(std::abs(static_cast<double>(narrow.inputs[k].values<float>()[i]) - expected) <=
-              rounding * std::max(1.0, std::abs(expected)));
+  // In narrower dtypes, from what the inputs are there; a GPU has those of 16 bits too.
+  std::vector<Dtype> narrower = {Dtype::f32};
+  if (Device::best() != Device::cpu()) narrower.insert(narrower.end(), {Dtype::f16, Dtype::bf16});
+  for (const Dtype dtype : narrower) {
+    CAPTURE(dtype);
+    std::vector<Tensor> narrow, same;
+    for (const Tensor& input : inputs) {
+      narrow.push_back(convert(input, dtype));
+      same.push_back(convert(narrow.back(), Dtype::f64));
     }
+    const Gradients got = gradients_of(function, narrow), expected = gradients_of(function, same);
+    const double unit = dtype == Dtype::f32 ? 0x1p-23 : dtype == Dtype::f16 ? 0x1p-10 : 0x1p-7;
+    for (std::size_t k = 0; k < inputs.size(); ++k) {
+      const Tensor wide = convert(got.inputs[k], Dtype::f64);
+      for (std::size_t i = 0; i < wide.values<double>().size(); ++i) {
+        CAPTURE(k, i);
+        const double want = expected.inputs[k].values<double>()[i];
+        REQUIRE(std::abs(wide.values<double>()[i] - want) <=
+                static_cast<double>(terms) * unit * std::max(1.0, std::abs(want)));
+      }
+    }
+  }
 }
 
-/// CHECKs that results and gradients have the same bits on 1, 2 and 3 threads.
+/// CHECKs that results and gradients have the same bits on 1, 2 and 3 threads of the CPU.
 inline void check_threads(const TapeFunction& function, const std::vector<Tensor>& inputs) {
+  if (Device::best() != Device::cpu()) return;
   const Gradients one = gradients_of(function, inputs);
   for (const int threads : {2, 3}) {
     const Gradients more = gradients_of(function, inputs, threads);

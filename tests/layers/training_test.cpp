@@ -6,149 +6,17 @@
 #include <string>
 #include <vector>
 
-#include "packrnn/layers/tape.hpp"
 #include "tests/golden/golden.hpp"
-#include "tests/layers/layer_fixture.hpp"
+#include "tests/layers/training_fixture.hpp"
 
 using namespace packrnn;
 using namespace packrnn::tests;
+using host::up;
 
 namespace {
 
 constexpr Dtype kF64 = Dtype::f64;
 const std::string kFolder = PACKRNN_SOURCE_DIR "/tests/golden";
-
-/// d loss / d results, as a batch has results: y of each sequence, h_n and c_n of each.
-std::vector<ref::OutputGradients> random_upstream(const ref::Config& config, const Counts& lengths,
-                                                  unsigned seed = 9) {
-  std::mt19937 generator(seed);
-  std::uniform_real_distribution<double> uniform(-1.0, 1.0);
-  const auto values = [&](std::int64_t count) {
-    Doubles result(static_cast<std::size_t>(count));
-    for (double& value : result) value = static_cast<float>(uniform(generator));
-    return result;
-  };
-  const std::int64_t rows = config.num_layers * config.directions();
-  std::vector<ref::OutputGradients> list;
-  for (const std::int64_t length : lengths)
-    list.push_back(
-        {values(length * config.directions() * config.state_size()),
-         values(rows * config.state_size()),
-         config.cell == ref::Cell::lstm ? values(rows * config.hidden_size) : Doubles()});
-  return list;
-}
-
-/// As tensors: upstream sequences are written as if they were inputs and states.
-struct Upstream {
-  PackedSequence y;
-  State state;
-};
-Upstream upstream_of(const ref::Config& config, const std::vector<ref::OutputGradients>& by,
-                     Dtype dtype) {
-  ref::Config shaped = config;
-  shaped.input_size = config.directions() * config.state_size();
-  Batch batch;
-  for (const ref::OutputGradients& one : by) batch.push_back({one.y, one.h_n, one.c_n});
-  return {packed_of(shaped, batch, dtype), state_of(shaped, batch, dtype)};
-}
-
-/// Everything that a backward gives.
-struct Result {
-  std::vector<Doubles> parameters;
-  Doubles x, h_0, c_0;  // x packed
-};
-
-enum class Loss { all, h_only, c_only, y_only };
-
-Result train(Context& context, Recurrent& layer, const ref::Config& config, const Batch& batch,
-             const std::vector<ref::OutputGradients>& by, Loss loss = Loss::all,
-             const TapeOptions& options = {}) {
-  const Dtype dtype = layer.config().dtype;
-  layer.parameters().zero_gradients();
-  Tape tape(context, options);
-  const PackedVariable x = tape.input(packed_of(config, batch, dtype));
-  State given = state_of(config, batch, dtype);
-  StateVariable state;
-  if (given.h.defined()) state.h = tape.input(std::move(given.h));
-  if (given.c.defined()) state.c = tape.input(std::move(given.c));
-  const PackedOutputVariable out = layer.forward(tape, x, state);
-  const Upstream up = upstream_of(config, by, dtype);
-  std::vector<Tape::Start> starts;
-  if (loss == Loss::all || loss == Loss::y_only) starts.push_back({out.output.data, up.y.data()});
-  if (loss == Loss::all || loss == Loss::h_only) starts.push_back({out.state.h, up.state.h});
-  if (out.state.c.defined() && (loss == Loss::all || loss == Loss::c_only))
-    starts.push_back({out.state.c, up.state.c});
-  tape.backward(starts);
-  Result result;
-  for (std::int64_t i = 0; i < layer.parameters().count(); ++i)
-    result.parameters.push_back(doubles_of(layer.parameters().gradient(i)));
-  const auto gradient = [](const Variable& variable) {
-    return variable.defined() && variable.gradient().defined() ? doubles_of(variable.gradient())
-                                                               : Doubles();
-  };
-  result.x = gradient(x.data);
-  result.h_0 = gradient(state.h);
-  result.c_0 = gradient(state.c);
-  return result;
-}
-
-/// The same from the reference: sequences alone, parameters summed over them.
-Result expected(const ref::Config& config, const std::vector<ref::Parameter>& parameters,
-                const Batch& batch, std::vector<ref::OutputGradients> by, Loss loss = Loss::all) {
-  Result sum;
-  for (const ref::Parameter& parameter : parameters)
-    sum.parameters.emplace_back(parameter.value.size(), 0.0);
-  Batch as_batch;
-  for (std::size_t n = 0; n < batch.size(); ++n) {
-    if (loss == Loss::h_only || loss == Loss::c_only) by[n].y = {};
-    if (loss == Loss::y_only || loss == Loss::c_only) by[n].h_n = {};
-    if (loss == Loss::y_only || loss == Loss::h_only) by[n].c_n = {};
-    const ref::Gradients one = ref::gradients(config, parameters, batch[n], by[n]);
-    for (std::size_t p = 0; p < parameters.size(); ++p)
-      for (std::size_t j = 0; j < sum.parameters[p].size(); ++j)
-        sum.parameters[p][j] += one.parameters[p].value[j];
-    as_batch.push_back({one.x, one.h0, one.c0});
-  }
-  sum.x = doubles_of(packed_of(config, as_batch, kF64).data());
-  const State state = state_of(config, as_batch, kF64);
-  if (state.h.defined()) sum.h_0 = doubles_of(state.h);
-  if (state.c.defined()) sum.c_0 = doubles_of(state.c);
-  return sum;
-}
-
-/// The largest difference in units of the largest expected entry; NaN is infinite.
-double difference(const Doubles& got, const Doubles& expected) {
-  REQUIRE(got.size() == expected.size());
-  double worst = 0.0, scale = 1e-300;
-  for (const double value : expected) scale = std::max(scale, std::abs(value));
-  for (std::size_t j = 0; j < got.size(); ++j) {
-    const double error = std::abs(got[j] - expected[j]);
-    worst = std::isnan(error) ? INFINITY : std::max(worst, error);
-  }
-  return worst / std::max(scale, 1.0);
-}
-
-double difference(const Result& got, const Result& expected) {
-  double worst = std::max({difference(got.x, expected.x), difference(got.h_0, expected.h_0),
-                           difference(got.c_0, expected.c_0)});
-  REQUIRE(got.parameters.size() == expected.parameters.size());
-  for (std::size_t p = 0; p < got.parameters.size(); ++p)
-    worst = std::max(worst, difference(got.parameters[p], expected.parameters[p]));
-  return worst;
-}
-
-bool equal(const Result& a, const Result& b) {
-  return a.parameters == b.parameters && a.x == b.x && a.h_0 == b.h_0 && a.c_0 == b.c_0;
-}
-
-// Gradients pass through the network twice, forward and back, and are sums over all tokens; both
-// walks of rounding errors are those of tolerance.hpp with twice the steps, and the sum over tokens
-// adds theirs as a walk again.
-double allowed(const ref::Config& config, Dtype dtype, const Counts& lengths) {
-  const std::int64_t steps = std::max<std::int64_t>(1, *std::ranges::max_element(lengths));
-  const double tokens = std::max(1.0, sum(Doubles(lengths.begin(), lengths.end())));
-  return ref::tolerance(precision_of(dtype), ref::work(config, 2 * steps, 4.0)) * std::sqrt(tokens);
-}
 
 }  // namespace
 
@@ -163,16 +31,17 @@ TEST_CASE("packed gradients are the sums over sequences alone") {
   const Batch batch = random_batch(config, lengths);
   const auto by = random_upstream(config, lengths);
   const std::vector<ref::Parameter> parameters = random_parameters(config);
-  const Result right = expected(config, parameters, batch, by);
+  const AllGradients right = reference_gradients(config, parameters, batch, by);
   for (const Dtype dtype : {Dtype::f64, Dtype::f32}) {
     CAPTURE(packrnn::name_of(dtype));
     Recurrent layer = make_layer(config, parameters, {.dtype = dtype});
-    Context context(Device::cpu(), {.threads = 1});
-    const Result got = train(context, layer, config, batch, by);
+    Context context = test_context();
+    const AllGradients got = tape_gradients(context, layer, config, batch, by);
     CHECK(difference(got, right) <= allowed(config, dtype, lengths));
     for (const int threads : {2, 3}) {
-      Context team(Device::cpu(), {.threads = threads});
-      CHECK(equal(train(team, layer, config, batch, by), got));
+      if (on_device()) break;
+      Context team = test_context(threads);
+      CHECK(equal(tape_gradients(team, layer, config, batch, by), got));
     }
   }
 }
@@ -206,8 +75,8 @@ TEST_CASE("gradients are those of PyTorch's files") {
                     file.has("c0") ? right.at("by.c_n").value : Doubles()))
       by.push_back({std::move(one.x), std::move(one.h0), std::move(one.c0)});
     Recurrent layer = make_layer(config, parameters, {.dtype = kF64});
-    Context context(Device::cpu(), {.threads = 1});
-    const Result got = train(context, layer, config, batch, by);
+    Context context = test_context();
+    const AllGradients got = tape_gradients(context, layer, config, batch, by);
     for (std::size_t p = 0; p < parameters.size(); ++p)
       CHECK(difference(got.parameters[p], right.at(parameters[p].name).value) <= 1e-12);
     CHECK(difference(got.h_0, right.at("h0").value) <= 1e-12);
@@ -224,10 +93,10 @@ TEST_CASE("B44: a loss of some results only") {
   const auto by = random_upstream(config, lengths);
   const std::vector<ref::Parameter> parameters = random_parameters(config);
   Recurrent layer = make_layer(config, parameters, {.dtype = kF64});
-  Context context(Device::cpu(), {.threads = 1});
-  for (const Loss loss : {Loss::h_only, Loss::c_only, Loss::y_only})
-    CHECK(difference(train(context, layer, config, batch, by, loss),
-                     expected(config, parameters, batch, by, loss)) <= 1e-12);
+  Context context = test_context();
+  for (const LossOf loss : {LossOf::h_only, LossOf::c_only, LossOf::y_only})
+    CHECK(difference(tape_gradients(context, layer, config, batch, by, loss),
+                     reference_gradients(config, parameters, batch, by, loss)) <= 1e-12);
 }
 
 TEST_CASE("B42: NaN in the gradient of padding and in padded input reaches nothing") {
@@ -235,19 +104,20 @@ TEST_CASE("B42: NaN in the gradient of padding and in padded input reaches nothi
   const Counts lengths{6, 3, 1};
   const Batch batch = random_batch(config, lengths, 1, false);
   Recurrent layer = make_layer(config, random_parameters(config), {.dtype = kF64});
-  Context context(Device::cpu(), {.threads = 1});
+  Context context = test_context();
   std::vector<Doubles> gradients;
   for (const double padding :
        {0.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    layer.parameters().to(context);
     layer.parameters().zero_gradients();
     Tape tape(context);
-    const PackedOutputVariable out = layer.forward(
-        tape,
-        pack_padded_sequence(context, padded_of(config, batch, kF64, 6, false, padding), lengths));
+    const Tensor padded = context.to_device(padded_of(config, batch, kF64, 6, false, padding));
+    const PackedOutputVariable out =
+        layer.forward(tape, pack_padded_sequence(context, padded, lengths));
     // The gradient of the padded output, packed again as a padding op's backward does.
-    const Tensor ones = Tensor::from(Doubles(10 * 8, 1.0), {10, 8});
+    const Tensor ones = context.to_device(Tensor::from(Doubles(10 * 8, 1.0), {10, 8}));
     tape.backward({{out.output.data, ones}});
-    gradients.push_back(doubles_of(layer.parameters().gradients()));
+    gradients.push_back(down(context, layer.parameters().gradients()));
   }
   CHECK(gradients[1] == gradients[0]);
   CHECK(gradients[2] == gradients[0]);
@@ -259,14 +129,15 @@ TEST_CASE("B49: the two biases of every layer have equal gradients where they ar
     const ref::Config config = config_of(kind, 3, 4, 3, true);
     const Counts lengths{5, 2};
     Recurrent layer = make_layer(config, random_parameters(config), {.dtype = kF64});
-    Context context(Device::cpu(), {.threads = 1});
-    train(context, layer, config, random_batch(config, lengths), random_upstream(config, lengths));
+    Context context = test_context();
+    tape_gradients(context, layer, config, random_batch(config, lengths),
+                   random_upstream(config, lengths));
     for (std::int64_t l = 0; l < 3; ++l)
       for (const char* direction : {"", "_reverse"}) {
         const std::string end = "_l" + std::to_string(l) + direction;
         CAPTURE(describe(config), end);
-        Doubles ih = doubles_of(layer.parameters().gradient("bias_ih" + end));
-        Doubles hh = doubles_of(layer.parameters().gradient("bias_hh" + end));
+        Doubles ih = down(context, layer.parameters().gradient("bias_ih" + end));
+        Doubles hh = down(context, layer.parameters().gradient("bias_hh" + end));
         CHECK(std::ranges::any_of(ih, [](double value) { return value != 0.0; }));
         if (kind == Kind::gru) {
           CHECK(ih != hh);
@@ -282,11 +153,12 @@ TEST_CASE("B53: backward once per tape; interleaved tapes do not meet; gradients
   const ref::Config config = config_of(Kind::gru, 3, 4, 2);
   const Counts lengths{4, 2};
   Recurrent layer = make_layer(config, random_parameters(config), {.dtype = kF64});
-  Context context(Device::cpu(), {.threads = 1});
-  const Tensor ones = Tensor::from(Doubles(6 * 4, 1.0), {6, 4});
+  Context context = test_context();
+  layer.parameters().to(context);
+  const Tensor ones = context.to_device(Tensor::from(Doubles(6 * 4, 1.0), {6, 4}));
   const auto record = [&](Tape& tape, unsigned seed) {
-    return layer.forward(tape, packed_of(config, random_batch(config, lengths, seed, false), kF64))
-        .output.data;
+    const Batch batch = random_batch(config, lengths, seed, false);
+    return layer.forward(tape, up(context, packed_of(config, batch, kF64))).output.data;
   };
   const auto one = [&](unsigned seed) {
     layer.parameters().zero_gradients();
@@ -296,7 +168,7 @@ TEST_CASE("B53: backward once per tape; interleaved tapes do not meet; gradients
     CHECK(tape.used());
     CHECK_THROWS_AS(tape.backward({{y, ones}}), InvalidArgument);
     CHECK_THROWS_AS(record(tape, seed), InvalidArgument);
-    return doubles_of(layer.parameters().gradients());
+    return down(context, layer.parameters().gradients());
   };
   const Doubles a = one(1), b = one(2);
   CHECK(a == one(1));
@@ -304,9 +176,9 @@ TEST_CASE("B53: backward once per tape; interleaved tapes do not meet; gradients
   Tape tape_a(context), tape_b(context);
   const Variable y_a = record(tape_a, 1), y_b = record(tape_b, 2);
   tape_b.backward({{y_b, ones}});
-  CHECK(doubles_of(layer.parameters().gradients()) == b);
+  CHECK(down(context, layer.parameters().gradients()) == b);
   tape_a.backward({{y_a, ones}});
-  Doubles both = doubles_of(layer.parameters().gradients());
+  Doubles both = down(context, layer.parameters().gradients());
   for (std::size_t j = 0; j < both.size(); ++j)
     CHECK(both[j] == Approx(a[j] + b[j]).epsilon(1e-12).margin(1e-14));
 }
@@ -319,18 +191,20 @@ TEST_CASE("B56: the backward uses the forward's dropout masks") {
   const Batch batch = random_batch(config, lengths);
   const auto by = random_upstream(config, lengths);
   Recurrent layer = make_layer(config, random_parameters(config), {.dtype = kF64, .dropout = 0.5});
-  Context context(Device::cpu(), {.threads = 1, .seed = 5});
+  Context context = test_context();
   const auto gradients = [&](bool training) {
     context.random().reseed(5);
-    return train(context, layer, config, batch, by, Loss::all, {.training = training});
+    return tape_gradients(context, layer, config, batch, by, LossOf::all, {.training = training});
   };
-  const Result got = gradients(true);
+  const AllGradients got = gradients(true);
   CHECK(equal(gradients(true), got));
-  const Result evaluated = gradients(false);
+  const AllGradients evaluated = gradients(false);
   CHECK_FALSE(equal(evaluated, got));
-  CHECK(difference(evaluated, expected(config, random_parameters(config), batch, by)) <= 1e-12);
+  CHECK(difference(evaluated, reference_gradients(config, random_parameters(config), batch, by)) <=
+        1e-12);
 
   // Central differences along the first input, with the seed set again before each evaluation.
+  if (on_device()) return;
   const Upstream up = upstream_of(config, by, kF64);
   const auto loss_at = [&](std::size_t j, double step) {
     context.random().reseed(5);
@@ -361,7 +235,7 @@ TEST_CASE("truncated back-propagation: a detached state carries values, not grad
   const Batch whole = random_batch(config, lengths);
   const std::vector<ref::Parameter> parameters = random_parameters(config);
   Recurrent layer = make_layer(config, parameters, {.dtype = kF64});
-  Context context(Device::cpu(), {.threads = 1});
+  Context context = test_context();
   Batch second;
   for (const ref::Sequence& sequence : whole) second.push_back(steps_of(config, sequence, 3, 6));
   for (std::size_t n = 0; n < whole.size(); ++n) {
@@ -371,19 +245,21 @@ TEST_CASE("truncated back-propagation: a detached state carries values, not grad
   }
   Batch first;
   for (const ref::Sequence& sequence : whole) first.push_back(steps_of(config, sequence, 0, 3));
+  layer.parameters().to(context);
   Tape tape(context, {.training = false});
-  const State given = state_of(config, first, kF64);
+  State given = to_device(context, state_of(config, first, kF64));
   const PackedOutputVariable before =
-      layer.forward(tape, packed_of(config, first, kF64),
-                    {tape.constant(given.h.clone()), tape.constant(given.c.clone())});
+      layer.forward(tape, up(context, packed_of(config, first, kF64)),
+                    {tape.constant(std::move(given.h)), tape.constant(std::move(given.c))});
   Tape next(context);
   const PackedOutputVariable after =
-      layer.forward(next, packed_of(config, second, kF64), before.state.detach());
+      layer.forward(next, up(context, packed_of(config, second, kF64)), before.state.detach());
   const auto by = random_upstream(config, {3, 3});
-  next.backward({{after.output.data, upstream_of(config, by, kF64).y.data()}});
-  const Result right = expected(config, parameters, second, by, Loss::y_only);
+  const PackedSequence dy = up(context, upstream_of(config, by, kF64).y);
+  next.backward({{after.output.data, dy.data()}});
+  const AllGradients right = reference_gradients(config, parameters, second, by, LossOf::y_only);
   for (std::int64_t i = 0; i < layer.parameters().count(); ++i)
-    CHECK(difference(doubles_of(layer.parameters().gradient(i)),
+    CHECK(difference(down(context, layer.parameters().gradient(i)),
                      right.parameters[static_cast<std::size_t>(i)]) <= 1e-12);
 }
 
@@ -393,21 +269,22 @@ TEST_CASE("parameters that are not trainable get no gradient; inputs still do") 
   const Batch batch = random_batch(config, lengths);
   const auto by = random_upstream(config, lengths);
   Recurrent layer = make_layer(config, random_parameters(config), {.dtype = kF64});
-  Context context(Device::cpu(), {.threads = 1});
-  const Result all = train(context, layer, config, batch, by);
+  Context context = test_context();
+  const AllGradients all = tape_gradients(context, layer, config, batch, by);
   layer.parameters().set_trainable(false);
-  const Result frozen = train(context, layer, config, batch, by);
+  const AllGradients frozen = tape_gradients(context, layer, config, batch, by);
   CHECK(frozen.x == all.x);
   CHECK(frozen.h_0 == all.h_0);
   for (const Doubles& gradient : frozen.parameters)
     for (const double value : gradient) CHECK(value == 0.0);
 
   Tape tape(context);
-  const PackedOutputVariable out = layer.forward(tape, packed_of(config, batch, kF64));
+  const PackedOutputVariable out = layer.forward(tape, up(context, packed_of(config, batch, kF64)));
   CHECK_FALSE(out.output.data.needs_gradient());
+  const Tensor zeros = context.zeros({6, 4}, kF64);
   check_refused("nothing to differentiate",
                 [&] {
-                  tape.backward({{out.output.data, Tensor::zeros({6, 4}, kF64)}});
+                  tape.backward({{out.output.data, zeros}});
                 },
                 {"depends on nothing"});
 }
@@ -419,16 +296,18 @@ TEST_CASE("states with the batch first have gradients with the batch first") {
   const auto by = random_upstream(config, lengths);
   const std::vector<ref::Parameter> parameters = random_parameters(config);
   Recurrent layer = make_layer(config, parameters, {.dtype = kF64});
-  Context context(Device::cpu(), {.threads = 1});
+  Context context = test_context();
+  layer.parameters().to(context);
   Tape tape(context);
-  State given = state_of(config, batch, kF64, true);
+  State given = to_device(context, state_of(config, batch, kF64, true));
   const StateVariable state{tape.input(std::move(given.h)), tape.input(std::move(given.c))};
-  const PackedOutputVariable out = layer.forward(tape, packed_of(config, batch, kF64), state, true);
+  const PackedOutputVariable out =
+      layer.forward(tape, up(context, packed_of(config, batch, kF64)), state, true);
   CHECK(out.state.h.shape() == Shape{3, 4, 4});
   Batch ups;
   for (const ref::OutputGradients& one : by) ups.push_back({{}, one.h_n, one.c_n});
-  const State up = state_of(config, ups, kF64, true);
-  tape.backward({{out.state.h, up.h}, {out.state.c, up.c}});
+  const State d_state = to_device(context, state_of(config, ups, kF64, true));
+  tape.backward({{out.state.h, d_state.h}, {out.state.c, d_state.c}});
   std::vector<ref::OutputGradients> states_only = by;
   for (ref::OutputGradients& one : states_only) one.y = {};
   Batch right;
@@ -437,6 +316,41 @@ TEST_CASE("states with the batch first have gradients with the batch first") {
     right.push_back({{}, one.h0, one.c0});
   }
   const State gradients = state_of(config, right, kF64, true);
-  CHECK(difference(doubles_of(state.h.gradient()), doubles_of(gradients.h)) <= 1e-12);
-  CHECK(difference(doubles_of(state.c.gradient()), doubles_of(gradients.c)) <= 1e-12);
+  CHECK(difference(down(context, state.h.gradient()), doubles_of(gradients.h)) <= 1e-12);
+  CHECK(difference(down(context, state.c.gradient()), doubles_of(gradients.c)) <= 1e-12);
+}
+
+TEST_CASE("dense input on a tape: the bits of the same rows packed") {
+  const bool batch_first = GENERATE(false, true);
+  const ref::Config config = config_of(Kind::lstm, 3, 4, 2, true);
+  const std::int64_t T = 5, N = 3;
+  const Counts lengths{T, T, T};
+  const Batch batch = random_batch(config, lengths, 1, false);
+  const auto by = random_upstream(config, lengths);
+  Recurrent layer =
+      make_layer(config, random_parameters(config), {.dtype = kF64, .batch_first = batch_first});
+  Context context = test_context();
+  const AllGradients packed = tape_gradients(context, layer, config, batch, by, LossOf::y_only);
+
+  layer.parameters().zero_gradients();
+  Tape tape(context);
+  const Tensor dense = padded_of(config, batch, kF64, T, batch_first, 0.0);
+  const Variable x = tape.input(context.to_device(dense));
+  const DenseOutputVariable out = layer.forward(tape, x);
+  CHECK(out.output.shape() == (batch_first ? Shape{N, T, 8} : Shape{T, N, 8}));
+  const PackedSequence dy = up(context, upstream_of(config, by, kF64).y);
+  const Tensor padded = pad_packed_sequence(context, dy, {.batch_first = batch_first});
+  tape.backward({{out.output, padded}});
+  for (std::int64_t i = 0; i < layer.parameters().count(); ++i)
+    CHECK(down(context, layer.parameters().gradient(i)) ==
+          packed.parameters[static_cast<std::size_t>(i)]);
+  const Tensor dx = context.to_host(x.gradient());
+  const PackedSequence dx_rows =
+      host::pack_padded_sequence(context, dx, lengths, {.batch_first = batch_first});
+  CHECK(doubles_of(dx_rows.data()) == packed.x);
+
+  Tape other(context);
+  const Variable none =
+      other.constant(context.zeros(batch_first ? Shape{N, 0, 3} : Shape{0, N, 3}, kF64));
+  check_refused("no steps", [&] { (void)layer.forward(other, none); }, {"input", "one step"});
 }
