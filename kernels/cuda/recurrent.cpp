@@ -113,7 +113,7 @@ void finish_recurrent(Context& context, const RecurrentRun& run,
   for (int i = 0; i < run.directions; ++i) {
     void* const to = at(cells.raw(), i * run.shape.hidden, cells.dtype());
     const void* const from = run.direction[i].cells;
-    spread_rows(context.stream(), from, cells.size(0),
+    spread_rows(context.stream(), from, bytes, cells.size(0),
                 row_of(bytes, address(from) | address(to) | pitch), to, pitch);
   }
   if (run.batch_sizes.empty()) zero_unused_rows(context.stream(), run.layout, {}, cells);
