@@ -9,8 +9,8 @@ namespace packrnn {
 namespace {
 
 struct Meaning {
-  bool callers;  // mistake, not the device's
-  const char* message;
+  bool callers = false;  // mistake, not the device's
+  const char* message = nullptr;
   bool real = false;  // values[1] are the bits of a double
 };
 
@@ -19,8 +19,8 @@ constexpr std::array<Meaning, static_cast<std::size_t>(FaultCode::count)> kMeani
     {false, "a kernel reported a fault without a code"},
     {false,
      "a persistent kernel gave up at step {} waiting for row {} (block {}, part {}): part of it "
-     "was "
-     "not running, because other work holds the device, or waited for data that never came. What "
+     "was not running, because other work holds the device, or waited for data that never came. "
+     "What "
      "the call was to write is incomplete. Set PACKRNN_ALGORITHM=step to do without such kernels"},
     {true, "lengths[{}] is {}, but must not be negative"},
     {true, "lengths[{}] is not a whole number up to 2^53, but must be"},
