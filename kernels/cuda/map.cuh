@@ -46,10 +46,10 @@ void map_elements(gpu::Stream stream, const void* a, const void* b, std::int64_t
   constexpr int kEach = MapVector<T>::kCount;
   const auto addresses = reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b) |
                          reinterpret_cast<std::uintptr_t>(y);
-  if (count > 0)
-    launch(stream, PACKRNN_KERNEL(map_kernel<T, Function>),
-           strided_shape(stream, (count + kEach - 1) / kEach), static_cast<const T*>(a),
-           static_cast<const T*>(b), count, addresses % 16 == 0, function, static_cast<T*>(y));
+  if (count == 0) return;
+  const gpu::LaunchShape shape = strided_shape(stream, (count + kEach - 1) / kEach);
+  launch(stream, PACKRNN_KERNEL(map_kernel<T, Function>), shape, static_cast<const T*>(a),
+         static_cast<const T*>(b), count, addresses % 16 == 0, function, static_cast<T*>(y));
 }
 
 }  // namespace packrnn::kernels::cuda

@@ -226,11 +226,10 @@ void recompute_gates(Context& context, const GatesRun& run, std::int64_t scratch
 }
 
 void hidden_states(gpu::Stream stream, const GatesRun& run, const void* cells, void* hidden) {
+  const gpu::LaunchShape shape = strided_shape(stream, run.rows * run.shape.hidden);
   with_floating(run.shape.dtype, [&]<class T>(std::type_identity<T>) {
-    launch(stream, PACKRNN_KERNEL(hidden_kernel<T>),
-           strided_shape(stream, run.rows * run.shape.hidden), run,
-           static_cast<const Sum<T>*>(cells), RecurrentPanels::of(run.shape).units,
-           static_cast<T*>(hidden));
+    launch(stream, PACKRNN_KERNEL(hidden_kernel<T>), shape, run, static_cast<const Sum<T>*>(cells),
+           RecurrentPanels::of(run.shape).units, static_cast<T*>(hidden));
   });
 }
 

@@ -115,15 +115,15 @@ void reduce_backward(gpu::Stream stream, Reduction reduction, const DeviceLayout
   if (reduction == Reduction::max)
     gpu::fill(target, 0, static_cast<std::size_t>(layout.rows_capacity * features) * size_of(dtype),
               stream);
+  const std::int64_t rows = reduction == Reduction::max ? layout.batch : layout.rows_capacity;
+  const gpu::LaunchShape shape = strided_shape(stream, rows * features);
   with_floating(dtype, [&]<class T>(std::type_identity<T>) {
     const auto* const from = static_cast<const T*>(gradient);
     if (reduction == Reduction::max)
-      launch(stream, PACKRNN_KERNEL(place_gradient_kernel<T>),
-             strided_shape(stream, layout.batch * features), layout, static_cast<const T*>(packed),
-             from, features, static_cast<T*>(target));
+      launch(stream, PACKRNN_KERNEL(place_gradient_kernel<T>), shape, layout,
+             static_cast<const T*>(packed), from, features, static_cast<T*>(target));
     else
-      launch(stream, PACKRNN_KERNEL(spread_gradient_kernel<T>),
-             strided_shape(stream, layout.rows_capacity * features), layout, from, features,
+      launch(stream, PACKRNN_KERNEL(spread_gradient_kernel<T>), shape, layout, from, features,
              reduction == Reduction::mean, static_cast<T*>(target));
   });
 }
