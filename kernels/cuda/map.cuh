@@ -48,8 +48,10 @@ void map_elements(gpu::Stream stream, const void* a, const void* b, std::int64_t
                          reinterpret_cast<std::uintptr_t>(y);
   if (count == 0) return;
   const gpu::LaunchShape shape = strided_shape(stream, (count + kEach - 1) / kEach);
-  launch(stream, PACKRNN_KERNEL(map_kernel<T, Function>), shape, static_cast<const T*>(a),
-         static_cast<const T*>(b), count, addresses % 16 == 0, function, static_cast<T*>(y));
+  const auto *const first = static_cast<const T*>(a), *const second = static_cast<const T*>(b);
+  const bool aligned = addresses % 16 == 0;
+  const auto kernel = PACKRNN_KERNEL(map_kernel<T, Function>);
+  launch(stream, kernel, shape, first, second, count, aligned, function, static_cast<T*>(y));
 }
 
 }  // namespace packrnn::kernels::cuda
