@@ -7,7 +7,7 @@
 
 #include "packrnn/kernels/cpu_target.hpp"
 #include "tests/catch.hpp"
-#include "tests/kernels/device_tensors.hpp"
+#include "tests/kernels/numbers.hpp"
 #include "tests/packing_cases.hpp"
 
 namespace packrnn::kernels {
@@ -32,30 +32,11 @@ const std::vector<Function>& functions() {
   return all;
 }
 
-/// Of what is stored.
-double unit_of(Dtype dtype) {
-  if (dtype == Dtype::f64) return 0x1p-53;
-  if (dtype == Dtype::f32) return 0x1p-24;
-  return dtype == Dtype::f16 ? 0x1p-11 : 0x1p-8;
-}
-
 /// Six units in the last place of what is computed with, and one rounding of what is stored. Below
 /// the normal numbers of f16 a unit is 2^-25.
 double allowed_error(Dtype dtype, double value) {
   const double computed = dtype == Dtype::f64 ? 0x1p-53 : 0x1p-24;
   return (12 * computed + unit_of(dtype)) * std::abs(value) + (dtype == Dtype::f16 ? 0x1p-25 : 0);
-}
-
-Tensor numbers(std::int64_t count, Dtype dtype, std::uint64_t seed, double size) {
-  Tensor tensor = Tensor::empty({count}, Dtype::f64);
-  Random random(seed);
-  for (double& value : tensor.values<double>()) value = size * random.number();
-  return convert(tensor, dtype);
-}
-
-std::vector<double> doubles(const TensorView& t) {
-  const Tensor wide = convert(t, Dtype::f64);
-  return {wide.values<double>().begin(), wide.values<double>().end()};
 }
 
 TEST_CASE("activations and their gradients are those of their definition") {
@@ -65,16 +46,17 @@ TEST_CASE("activations and their gradients are those of their definition") {
   Context context;
   if (!on_gpu(context) && size_of(dtype) == 2) return;
   const std::size_t shift = aligned ? 0 : size_of(dtype);
-  const Tensor x = numbers(count, dtype, 1, 6.0), dy = numbers(count, dtype, 2, 1.0);
-  const std::vector<double> xs = doubles(x), dys = doubles(dy);
+  const Tensor x = random_tensor({count}, dtype, 1, 6.0),
+               dy = random_tensor({count}, dtype, 2, 1.0);
+  const std::vector<double> xs = doubles_of(x), dys = doubles_of(dy);
   for (const Function& f : functions()) {
     CAPTURE(dtype, count, aligned, static_cast<int>(f.activation));
     const Target y(context, {count}, dtype, std::byte{0xFF}, shift);
     activate(context, f.activation, context.to_device(x), y);
     const Target dx(context, {count}, dtype, std::byte{0xFF}, shift);
     activate_backward(context, f.activation, y.span(), context.to_device(dy), dx);
-    const std::vector<double> ys = doubles(context.to_host(y.span())),
-                              dxs = doubles(context.to_host(dx.span()));
+    const std::vector<double> ys = doubles_of(context.to_host(y.span())),
+                              dxs = doubles_of(context.to_host(dx.span()));
     std::int64_t wrong = 0;
     for (std::size_t i = 0; i < ys.size(); ++i) {
       const double value = f.value(xs[i]), gradient = f.gradient(ys[i], dys[i]);
@@ -107,11 +89,11 @@ TEST_CASE("activations on a GPU have the bits of the CPU, and NaN stays NaN") {
   Context cpu = cpu_context();
   const double inf = std::numeric_limits<double>::infinity();
   Tensor x = Tensor::empty({2006}, Dtype::f64);
-  std::ranges::copy(doubles(numbers(2000, dtype, 3, 40.0)), x.values<double>().begin());
+  std::ranges::copy(doubles_of(random_tensor({2000}, dtype, 3, 40.0)), x.values<double>().begin());
   std::ranges::copy(std::vector<double>{0.0, -0.0, inf, -inf, 1e-30, NAN},
                     x.values<double>().begin() + 2000);
   x = convert(x, dtype);
-  const Tensor dy = numbers(2006, dtype, 4, 1.0);
+  const Tensor dy = random_tensor({2006}, dtype, 4, 1.0);
   for (const Function& f : functions()) {
     CAPTURE(dtype, static_cast<int>(f.activation));
     Tensor y = Tensor::empty({2006}, dtype), dx = Tensor::empty({2006}, dtype);
@@ -124,7 +106,7 @@ TEST_CASE("activations on a GPU have the bits of the CPU, and NaN stays NaN") {
     CHECK(difference(bytes_of(got_y.view().rows(0, 2005)), bytes_of(y.view().rows(0, 2005))) == "");
     CHECK(difference(bytes_of(got_dx.view().rows(0, 2005)), bytes_of(dx.view().rows(0, 2005))) ==
           "");
-    CHECK(std::isnan(doubles(got_y)[2005]));
+    CHECK(std::isnan(doubles_of(got_y)[2005]));
   }
 }
 

@@ -67,11 +67,6 @@ RecurrentOutput persistent(Context& context, const RecurrentProblem& problem) {
   return run_choice(context, problem, {Algorithm::persistent, mapping, ""});
 }
 
-std::string described(const Mapping& m) {
-  return std::to_string(m.blocks) + " blocks of " + std::to_string(m.units) + " units, " +
-         std::to_string(m.groups) + " clusters, " + std::to_string(m.rows) + " rows";
-}
-
 }  // namespace
 
 TEST_CASE("cluster layers are near to the truth and have the bits of persistent ones") {
@@ -90,7 +85,7 @@ TEST_CASE("cluster layers are near to the truth and have the bits of persistent 
   const RecurrentOutput expected = persistent(context, problem);
   const std::vector<Mapping> all = mappings(context, problem);
   for (const Mapping& mapping : {all.front(), all.back()}) {
-    INFO(name_of(cell) << " H " << hidden[i] << ", " << described(mapping));
+    INFO(name_of(cell) << " H " << hidden[i] << ", " << described(mapping, "clusters"));
     const RecurrentOutput got = run(context, problem, mapping);
     const double error = problem.error(got);
     CHECK(error <= 1.0);
@@ -137,7 +132,7 @@ TEST_CASE("cluster layers give the same bits in every mapping") {
     if (left_out(i, 2)) continue;
     Mapping mapping = all[i];
     if (i % 4 < 2) mapping.groups = 1;
-    INFO(name_of(cell) << ", " << described(mapping));
+    INFO(name_of(cell) << ", " << described(mapping, "clusters"));
     CHECK(differences(expected, run(context, problem, mapping)) == 0);
   }
 }
@@ -165,7 +160,7 @@ TEST_CASE("one long sequence among many short ones, in every order of a cluster'
   unsigned combination = 0;
   for (const Mapping& mapping : mappings(context, problem)) {
     if (left_out(combination++, 2)) continue;
-    INFO(name_of(cell) << ", " << described(mapping));
+    INFO(name_of(cell) << ", " << described(mapping, "clusters"));
     CHECK(differences(expected, run(context, problem, mapping)) == 0);
   }
 }

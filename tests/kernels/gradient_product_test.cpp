@@ -3,9 +3,9 @@
 #include <cmath>
 #include <vector>
 
-#include "packrnn/runtime/random.hpp"
+#include "packrnn/kernels/recurrent.hpp"
 #include "tests/catch.hpp"
-#include "tests/kernels/device_tensors.hpp"
+#include "tests/kernels/numbers.hpp"
 #include "tests/reference/tolerance.hpp"
 #include "tests/shapes.hpp"
 
@@ -16,34 +16,9 @@ using namespace packrnn::tests;
 
 constexpr std::int64_t kGap = 3;  // elements between rows
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
-Tensor uniform(Shape shape, Dtype dtype, std::uint64_t seed) {
-  Tensor t = Tensor::empty(shape, Dtype::f64);
-  Generator generator(seed);
-  fill_uniform(generator, t, -1.0, 1.0);
-  return convert(t, dtype);
-}
-
-std::vector<double> doubles(const TensorView& t) {
-  const Tensor wide = convert(t, Dtype::f64);
-  return {wide.values<double>().begin(), wide.values<double>().end()};
-}
-
-Dtype dtype_of_sums(Dtype dtype) { return dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32; }
-
 // A target of `initial`, a tensor of the host.
 void start(Context& context, const Target& target, const Tensor& initial) {
   context.copy(context.to_device(initial), target.span());
-}
-
-double worst(const std::vector<double>& got, const std::vector<double>& expected) {
-  double most = got.size() == expected.size() ? 0 : INFINITY;
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    const double error = std::abs(got[i] - expected[i]);
-    most = std::isnan(error) ? INFINITY : std::max(most, error);
-  }
-  return most;
 }
 
 // Each of the roundings of a sum of K products of at most 1 is below one unit of sqrt(K).
@@ -66,10 +41,11 @@ TEST_CASE("gradient products on a GPU are those of their definition") {
   if (!on_gpu(context)) PACKRNN_SKIP("the device under test is the CPU");
   CAPTURE(shape.rows, shape.m, shape.n, dtype, name_of(math));
   const std::int64_t lda = shape.m + kGap, ldb = shape.n + kGap, ld = shape.n + kGap;
-  const Tensor a = uniform({shape.rows, lda}, dtype, 1), b = uniform({shape.rows, ldb}, dtype, 2);
-  const Tensor before = uniform({shape.m, ld}, dtype_of_sums(dtype), 3);
-  const std::vector<double> as = doubles(a), bs = doubles(b);
-  std::vector<double> expected = doubles(before);
+  const Tensor a = random_tensor({shape.rows, lda}, dtype, 1, 1.0),
+               b = random_tensor({shape.rows, ldb}, dtype, 2, 1.0);
+  const Tensor before = random_tensor({shape.m, ld}, cell_dtype(dtype), 3, 1.0);
+  const std::vector<double> as = doubles_of(a), bs = doubles_of(b);
+  std::vector<double> expected = doubles_of(before);
   for (std::int64_t r = 0; r < shape.rows; ++r)
     for (std::int64_t i = 0; i < shape.m; ++i)
       for (std::int64_t j = 0; j < shape.n; ++j)
@@ -78,7 +54,7 @@ TEST_CASE("gradient products on a GPU are those of their definition") {
   const Tensor a_there = context.to_device(a), b_there = context.to_device(b);
   Bytes first;
   for (const int run : {1, 2}) {
-    const Target sums(context, {shape.m, ld}, dtype_of_sums(dtype));
+    const Target sums(context, {shape.m, ld}, cell_dtype(dtype));
     start(context, sums, before);
     {  // what earlier work left in the scratch memory is no number
       Workspace::Scope scope(context.workspace());
@@ -101,7 +77,7 @@ TEST_CASE("gradient products on a GPU are those of their definition") {
     // tf32 rounds both factors of each product.
     const double rounded =
         math == F32Math::tf32 ? 2 * 0x1p-11 * static_cast<double>(shape.rows) : 0;
-    CHECK(worst(doubles(context.to_host(sums.span())), expected) <=
+    CHECK(worst(doubles_of(context.to_host(sums.span())), expected) <=
           allowed_error(unit, shape.rows + 1) + rounded);
     CHECK(sums.guards_intact());
     if (run == 1) first = sums.bytes();
@@ -122,13 +98,13 @@ TEST_CASE("column sums on a GPU are those of their definition") {
   if (!on_gpu(context)) PACKRNN_SKIP("the device under test is the CPU");
   CAPTURE(rows, columns, dtype);
   const std::int64_t ld = columns + kGap;
-  const Tensor values = uniform({rows, ld}, dtype, 1);
-  const Tensor before = uniform({columns}, dtype_of_sums(dtype), 2);
-  const std::vector<double> from = doubles(values);
-  std::vector<double> expected = doubles(before);
+  const Tensor values = random_tensor({rows, ld}, dtype, 1, 1.0);
+  const Tensor before = random_tensor({columns}, cell_dtype(dtype), 2, 1.0);
+  const std::vector<double> from = doubles_of(values);
+  std::vector<double> expected = doubles_of(before);
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t i = 0; i < columns; ++i) expected[at(i)] += from[at(r * ld + i)];
-  const Target sums(context, {columns}, dtype_of_sums(dtype));
+  const Target sums(context, {columns}, cell_dtype(dtype));
   start(context, sums, before);
   const Tensor there = context.to_device(values);
   cuda::column_sums(context, {.dtype = dtype,
@@ -137,7 +113,7 @@ TEST_CASE("column sums on a GPU are those of their definition") {
                               .values = there.view().raw(),
                               .sums = sums.span().raw(),
                               .ld = ld});
-  CHECK(worst(doubles(context.to_host(sums.span())), expected) <=
+  CHECK(worst(doubles_of(context.to_host(sums.span())), expected) <=
         allowed_error(dtype == Dtype::f64 ? 0x1p-53 : 0x1p-24, rows + 1));
   CHECK(sums.guards_intact());
 }

@@ -3,8 +3,9 @@
 #include <cmath>
 #include <vector>
 
+#include "packrnn/kernels/recurrent.hpp"
 #include "tests/catch.hpp"
-#include "tests/kernels/device_tensors.hpp"
+#include "tests/kernels/numbers.hpp"
 #include "tests/packing_cases.hpp"
 #include "tests/shapes.hpp"
 
@@ -14,37 +15,6 @@ namespace {
 using namespace packrnn::tests;
 
 constexpr double kEps = 1e-3;
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
-Tensor numbers(const Shape& shape, Dtype dtype, std::uint64_t seed) {
-  Tensor tensor = Tensor::empty(shape, Dtype::f64);
-  Random random(seed);
-  for (double& value : tensor.values<double>()) value = random.number();
-  return convert(tensor, dtype);
-}
-
-std::vector<double> doubles(const TensorView& t) {
-  const Tensor wide = convert(t, Dtype::f64);
-  return {wide.values<double>().begin(), wide.values<double>().end()};
-}
-
-Dtype dtype_of_sums(Dtype dtype) { return dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32; }
-
-double unit_of(Dtype dtype) {
-  if (dtype == Dtype::f64) return 0x1p-53;
-  if (dtype == Dtype::f32) return 0x1p-24;
-  return dtype == Dtype::f16 ? 0x1p-11 : 0x1p-8;
-}
-
-double worst(const std::vector<double>& got, const std::vector<double>& expected) {
-  double most = got.size() == expected.size() ? 0 : INFINITY;
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    const double error = std::abs(got[i] - expected[i]);
-    most = std::isnan(error) ? INFINITY : std::max(most, error);
-  }
-  return most;
-}
 
 struct Expected {
   std::vector<double> y, dx, dweight, dbias;
@@ -91,12 +61,13 @@ TEST_CASE("layer_norm and its gradients are those of their definition") {
   if (!on_gpu(context) && size_of(dtype) == 2) return;
   CAPTURE(shape.rows, shape.features, dtype, with_bias);
   const Shape whole{shape.rows, shape.features}, one{shape.features};
-  const Tensor x = numbers(whole, dtype, 1), weight = numbers(one, dtype, 2),
-               bias = with_bias ? numbers(one, dtype, 3) : Tensor(), dy = numbers(whole, dtype, 4);
-  const Tensor before = numbers(one, dtype_of_sums(dtype), 5);
-  const Expected expected =
-      reference(doubles(x), doubles(weight), with_bias ? doubles(bias) : std::vector<double>{},
-                doubles(dy), shape.features);
+  const Tensor x = random_tensor(whole, dtype, 1, 1.0), weight = random_tensor(one, dtype, 2, 1.0),
+               bias = with_bias ? random_tensor(one, dtype, 3, 1.0) : Tensor(),
+               dy = random_tensor(whole, dtype, 4, 1.0);
+  const Tensor before = random_tensor(one, cell_dtype(dtype), 5, 1.0);
+  const Expected expected = reference(doubles_of(x), doubles_of(weight),
+                                      with_bias ? doubles_of(bias) : std::vector<double>{},
+                                      doubles_of(dy), shape.features);
   // Sums are in double. What is stored is below 8 (weights times the square root of F at most, and
   // scale at most 1 / sqrt(eps)) in y, and below 64 in dx.
   const double unit = unit_of(dtype) + 16 * 0x1p-53 * static_cast<double>(shape.features);
@@ -105,7 +76,7 @@ TEST_CASE("layer_norm and its gradients are those of their definition") {
                dy_there = context.to_device(dy);
   const Target y(context, whole, dtype);
   layer_norm(context, x_there, weight_there, with_bias ? bias_there.view() : TensorView{}, kEps, y);
-  CHECK(worst(doubles(context.to_host(y.span())), expected.y) <= 8 * unit);
+  CHECK(worst(doubles_of(context.to_host(y.span())), expected.y) <= 8 * unit);
   CHECK(y.guards_intact());
 
   const Target dx(context, whole, dtype), dweight(context, one, before.dtype()),
@@ -113,17 +84,17 @@ TEST_CASE("layer_norm and its gradients are those of their definition") {
   context.copy(context.to_device(before), dweight.span());
   context.copy(context.to_device(before), dbias.span());
   layer_norm_backward(context, x_there, weight_there, kEps, dy_there, dx, dweight, dbias);
-  CHECK(worst(doubles(context.to_host(dx.span())), expected.dx) <= 64 * unit);
+  CHECK(worst(doubles_of(context.to_host(dx.span())), expected.dx) <= 64 * unit);
   const auto sums = [&](const std::vector<double>& gradient) {
-    std::vector<double> all = doubles(before);
+    std::vector<double> all = doubles_of(before);
     for (std::size_t i = 0; i < all.size(); ++i) all[i] += gradient[i];
     return all;
   };
   // Rounded when they become f32 and when they are added.
   const double rows = static_cast<double>(shape.rows);
   const double allowed = (2 * unit_of(before.dtype()) + 16 * 0x1p-53 * rows) * 8 * rows;
-  CHECK(worst(doubles(context.to_host(dweight.span())), sums(expected.dweight)) <= allowed);
-  CHECK(worst(doubles(context.to_host(dbias.span())), sums(expected.dbias)) <= allowed);
+  CHECK(worst(doubles_of(context.to_host(dweight.span())), sums(expected.dweight)) <= allowed);
+  CHECK(worst(doubles_of(context.to_host(dbias.span())), sums(expected.dbias)) <= allowed);
   CHECK(dx.guards_intact());
   CHECK(dweight.guards_intact());
   CHECK(dbias.guards_intact());
@@ -144,8 +115,9 @@ TEST_CASE("layer_norm and its gradients are those of their definition") {
 TEST_CASE("a row of layer_norm has the same bits alone and in company") {
   const auto dtype = GENERATE(Dtype::f32, Dtype::f64);
   Context context;
-  const Tensor x = numbers({40, 37}, dtype, 1), weight = context.to_device(numbers({37}, dtype, 2)),
-               dy = numbers({40, 37}, dtype, 3);
+  const Tensor x = random_tensor({40, 37}, dtype, 1, 1.0),
+               weight = context.to_device(random_tensor({37}, dtype, 2, 1.0)),
+               dy = random_tensor({40, 37}, dtype, 3, 1.0);
   const auto run = [&](std::int64_t begin, std::int64_t end) {
     Tensor y = context.empty({end - begin, 37}, dtype),
            dx = context.empty({end - begin, 37}, dtype);

@@ -7,15 +7,18 @@
 #include <vector>
 
 #include "packrnn/kernels/cpu_target.hpp"
+#include "packrnn/kernels/recurrent.hpp"
 #include "packrnn/runtime/error.hpp"
 #include "packrnn/runtime/random.hpp"
 #include "tests/catch.hpp"
 #include "tests/kernels/cpu_targets.hpp"
+#include "tests/kernels/numbers.hpp"
 #include "tests/reference/rnn.hpp"
 #include "tests/reference/tolerance.hpp"
 
 using namespace packrnn;
 using Catch::Matchers::Contains;
+using tests::doubles_of, tests::doubles_on, tests::worst;
 
 namespace {
 
@@ -24,11 +27,6 @@ Tensor uniform(Shape shape, Dtype dtype, std::uint64_t seed) {
   Generator generator(seed);
   fill_uniform(generator, t, -1.0, 1.0);
   return convert(t, dtype);
-}
-
-std::vector<double> doubles(const TensorView& t) {
-  const Tensor wide = convert(t, Dtype::f64);
-  return {wide.values<double>().begin(), wide.values<double>().end()};
 }
 
 Tensor packed(Context& context, const Tensor& weight, const TensorView& bias) {
@@ -95,6 +93,22 @@ bool same_bits(const Tensor& a, const Tensor& b) {
   return std::memcmp(a.view().raw(), b.view().raw(), a.view().bytes()) == 0;
 }
 
+/// In double: 1 plus the sums over rows of dy x and of dy.
+struct Sums {
+  std::vector<double> dw, db;
+};
+Sums sums_from_one(const Tensor& x, const Tensor& dy) {
+  const std::vector<double> xs = doubles_of(x), gs = doubles_of(dy);
+  const auto O = std::size_t(dy.size(1)), K = std::size_t(x.size(1));
+  Sums sums{std::vector<double>(O * K, 1.0), std::vector<double>(O, 1.0)};
+  for (std::size_t m = 0; m < std::size_t(x.size(0)); ++m)
+    for (std::size_t o = 0; o < O; ++o) {
+      sums.db[o] += gs[m * O + o];
+      for (std::size_t i = 0; i < K; ++i) sums.dw[o * K + i] += gs[m * O + o] * xs[m * K + i];
+    }
+  return sums;
+}
+
 }  // namespace
 
 TEST_CASE("linear agrees with the double reference on every instruction set") {
@@ -107,12 +121,12 @@ TEST_CASE("linear agrees with the double reference on every instruction set") {
   const auto precision = dtype == Dtype::f32 ? reference::kF32 : reference::kF64;
   const Tensor x = uniform({rows, k}, dtype, 1), weight = uniform({outputs, k}, dtype, 2),
                bias = uniform({outputs}, dtype, 3);
-  const std::vector<double> xs = doubles(x), ws = doubles(weight), bs = doubles(bias);
+  const std::vector<double> xs = doubles_of(x), ws = doubles_of(weight), bs = doubles_of(bias);
   for_each_cpu_target([&](const std::string& target) {
     INFO(target << " rows " << rows << " outputs " << outputs << " k " << k);
     Context context(Device::cpu(), {.threads = 2});
     const Tensor y = run(context, x, packed(context, weight, bias), outputs);
-    CHECK(worst_error(doubles(y), xs, ws, bs, k) <= allowed_error(precision, k));
+    CHECK(worst_error(doubles_of(y), xs, ws, bs, k) <= allowed_error(precision, k));
   });
 }
 
@@ -156,7 +170,7 @@ TEST_CASE("linear agrees with the double reference on the device") {
   const Tensor x = uniform({rows, k}, dtype, 1), weight = uniform({outputs, k}, dtype, 2),
                bias = uniform({outputs}, dtype, 3);
   const Tensor y = run(context, x, packed(context, weight, bias), outputs);
-  CHECK(worst_error(doubles(y), doubles(x), doubles(weight), doubles(bias), k) <=
+  CHECK(worst_error(doubles_of(y), doubles_of(x), doubles_of(weight), doubles_of(bias), k) <=
         allowed_error(precision, k));
 }
 
@@ -192,7 +206,7 @@ TEST_CASE("panels of the way back multiply with the weight as it lies") {
   if (!gpu && dtype != Dtype::f32 && dtype != Dtype::f64) return;
   const Tensor weight = uniform({outputs, k}, dtype, 1), dy = uniform({9, outputs}, dtype, 2);
   Tensor transposed = Tensor::empty({k, outputs}, Dtype::f64);
-  const std::vector<double> ws = doubles(weight);
+  const std::vector<double> ws = doubles_of(weight);
   for (std::int64_t o = 0; o < outputs; ++o)
     for (std::int64_t i = 0; i < k; ++i)
       transposed.values<double>()[std::size_t(i * outputs + o)] = ws[std::size_t(o * k + i)];
@@ -222,30 +236,15 @@ TEST_CASE("gradients of linear's weights agree with the double reference") {
   PACKRNN_ONE_IN(7);
   const auto precision = dtype == Dtype::f32 ? reference::kF32 : reference::kF64;
   const Tensor x = uniform({rows, k}, dtype, 1), dy = uniform({rows, outputs}, dtype, 2);
-  const std::vector<double> xs = doubles(x), gs = doubles(dy);
-  const std::size_t O = std::size_t(outputs), K = std::size_t(k);
-  std::vector<double> dw(O * K, 1.0), db(O, 1.0);
-  for (std::size_t m = 0; m < std::size_t(rows); ++m)
-    for (std::size_t o = 0; o < O; ++o) {
-      db[o] += gs[m * O + o];
-      for (std::size_t i = 0; i < K; ++i) dw[o * K + i] += gs[m * O + o] * xs[m * K + i];
-    }
-  const auto worst = [](const std::vector<double>& got, const std::vector<double>& expected) {
-    double most = got.size() == expected.size() ? 0 : INFINITY;
-    for (std::size_t i = 0; i < got.size(); ++i) {
-      const double error = std::abs(got[i] - expected[i]);
-      most = std::isnan(error) ? INFINITY : std::max(most, error);
-    }
-    return most;
-  };
+  const Sums expected = sums_from_one(x, dy);
   // What was there before is one more term.
   const double allowed = rows == 0 ? 0 : allowed_error(precision, rows + 1);
   for_each_cpu_target([&](const std::string& target) {
     INFO(target << " rows " << rows << " outputs " << outputs << " k " << k);
     Context one(Device::cpu(), {.threads = 1});
     const Gradients got = gradients(one, x, dy);
-    CHECK(worst(doubles(got.dw), dw) <= allowed);
-    CHECK(worst(doubles(got.db), db) <= allowed);
+    CHECK(worst(doubles_of(got.dw), expected.dw) <= allowed);
+    CHECK(worst(doubles_of(got.db), expected.db) <= allowed);
     for (const int threads : {2, 3}) {
       Context context(Device::cpu(), {.threads = threads});
       const Gradients again = gradients(context, x, dy);
@@ -262,16 +261,9 @@ TEST_CASE("gradients of linear's weights agree with the double reference on a GP
   Context context;
   if (context.device().type != DeviceType::cuda) PACKRNN_SKIP("the device under test is the CPU");
   constexpr std::int64_t kK = 33;
-  const Dtype sums = dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32;
+  const Dtype sums = kernels::cell_dtype(dtype);
   const Tensor x = uniform({rows, kK}, dtype, 1), dy = uniform({rows, outputs}, dtype, 2);
-  const std::vector<double> xs = doubles(x), gs = doubles(dy);
-  const std::size_t O = std::size_t(outputs), K = std::size_t(kK);
-  std::vector<double> dw(O * K, 1.0), db(O, 1.0);
-  for (std::size_t m = 0; m < std::size_t(rows); ++m)
-    for (std::size_t o = 0; o < O; ++o) {
-      db[o] += gs[m * O + o];
-      for (std::size_t i = 0; i < K; ++i) dw[o * K + i] += gs[m * O + o] * xs[m * K + i];
-    }
+  const Sums expected = sums_from_one(x, dy);
   Tensor dw_there = context.to_device(ones({outputs, kK}, sums)),
          db_there = context.to_device(ones({outputs}, sums));
   const Tensor x_there = context.to_device(x), dy_there = context.to_device(dy);
@@ -280,15 +272,8 @@ TEST_CASE("gradients of linear's weights agree with the double reference on a GP
   // What was there before is one more term; factors are exact.
   const double allowed =
       allowed_error(sums == Dtype::f64 ? reference::kF64 : reference::kF32, rows + 1);
-  const auto close = [&](const Tensor& there, const std::vector<double>& expected) {
-    const std::vector<double> got = doubles(context.to_host(there));
-    bool all = got.size() == expected.size();
-    for (std::size_t i = 0; all && i < got.size(); ++i)
-      all = std::abs(got[i] - expected[i]) <= allowed;
-    return all;
-  };
-  CHECK(close(dw_there, dw));
-  CHECK(close(db_there, db));
+  CHECK(worst(doubles_on(context, dw_there), expected.dw) <= allowed);
+  CHECK(worst(doubles_on(context, db_there), expected.db) <= allowed);
 }
 
 TEST_CASE("weights on a GPU are packed there as the host packs its own") {

@@ -3,7 +3,7 @@
 #include "packrnn/kernels/loss_reduction.hpp"
 
 #include "packrnn/kernels/layout.hpp"
-#include "tests/kernels/loss_numbers.hpp"
+#include "tests/kernels/numbers.hpp"
 #include "tests/shapes.hpp"
 
 namespace packrnn::kernels {

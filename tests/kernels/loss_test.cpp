@@ -1,7 +1,7 @@
 // Against plain loops in double, on any device; what a GPU's kernels find wrong in targets.
 #include "packrnn/kernels/loss.hpp"
 
-#include "tests/kernels/loss_numbers.hpp"
+#include "tests/kernels/numbers.hpp"
 #include "tests/shapes.hpp"
 
 namespace packrnn::kernels {

@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "tests/kernels/loss_numbers.hpp"
+#include "tests/kernels/numbers.hpp"
 #include "tests/shapes.hpp"
 
 namespace packrnn::kernels {

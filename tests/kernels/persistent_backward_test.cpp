@@ -355,11 +355,6 @@ std::vector<Mapping> mappings(const Context& context, const BackwardProblem& pro
   return all;
 }
 
-std::string described(const Mapping& m) {
-  return std::to_string(m.blocks) + " blocks of " + std::to_string(m.units) + " units, " +
-         std::to_string(m.groups) + " groups, " + std::to_string(m.rows) + " rows";
-}
-
 }  // namespace
 
 TEST_CASE("the persistent tensor-core backward is as near to the truth as its numbers allow") {

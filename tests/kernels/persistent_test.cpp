@@ -96,11 +96,6 @@ Tensor rows_of(const Tensor& t, std::int64_t begin, std::int64_t end) {
   return t.defined() ? convert(t.view().rows(begin, end), t.dtype()) : Tensor();
 }
 
-std::string described(const Mapping& m) {
-  return std::to_string(m.blocks) + " blocks of " + std::to_string(m.units) + " units, " +
-         std::to_string(m.groups) + " groups, " + std::to_string(m.rows) + " rows";
-}
-
 }  // namespace
 
 TEST_CASE("persistent tensor-core layers are as near to the truth as their numbers allow") {

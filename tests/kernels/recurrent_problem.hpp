@@ -245,6 +245,12 @@ inline kernels::cuda::Mapping with_few_groups(kernels::cuda::Mapping m, std::siz
   return m;
 }
 
+inline std::string described(const kernels::cuda::Mapping& m,
+                             const std::string& groups = "groups") {
+  return std::to_string(m.blocks) + " blocks of " + std::to_string(m.units) + " units, " +
+         std::to_string(m.groups) + " " + groups + ", " + std::to_string(m.rows) + " rows";
+}
+
 inline bool on_gpu() { return Device::best().type == DeviceType::cuda; }
 
 #define NEEDS_A_GPU \

@@ -6,22 +6,13 @@
 #include <vector>
 
 #include "tests/catch.hpp"
-#include "tests/kernels/device_tensors.hpp"
+#include "tests/kernels/numbers.hpp"
 #include "tests/packing_cases.hpp"
 
 namespace packrnn::kernels {
 namespace {
 
 using namespace packrnn::tests;
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
-Tensor numbers(const Shape& shape, Dtype dtype, std::uint64_t seed) {
-  Tensor tensor = Tensor::empty(shape, Dtype::f64);
-  Random random(seed);
-  for (double& value : tensor.values<double>()) value = random.number();
-  return convert(tensor, dtype);
-}
 
 Tensor as_indices(const Ints& values, Dtype dtype) {
   if (dtype == Dtype::i64) return Tensor::from(values, {std::ssize(values)});
@@ -89,11 +80,11 @@ void check_sums(Context& context, const Case& shape, Dtype dtype, Dtype target_d
                 : random.below(kind == 2 ? std::min<std::int64_t>(shape.count, 3) : shape.count);
     if (random.below(9) == 0) index = skip;
   }
-  Tensor rows = numbers({shape.total, shape.width}, dtype, 1);
+  Tensor rows = random_tensor({shape.total, shape.width}, dtype, 1, 1.0);
   for (std::int64_t i = 0; i < shape.total; ++i)  // what is left out is not read
     if (indices[at(i)] == skip)
       std::memset(rows.span().rows(i, i + 1).raw(), 0xFF, rows.view().rows(i, i + 1).bytes());
-  const Tensor before = numbers({shape.count, shape.width}, target_dtype, 2);
+  const Tensor before = random_tensor({shape.count, shape.width}, target_dtype, 2, 1.0);
   const Target target(context, before.shape(), target_dtype);
   context.copy(context.to_device(before), target.span());
   scatter_add_rows(context, context.to_device(rows),
@@ -123,8 +114,8 @@ TEST_CASE("sums by index do not depend on threads, also of an index used very of
 
 TEST_CASE("an index out of range is named, and what else there is stays usable") {
   Context context;
-  const Tensor rows = context.to_device(numbers({4, 2}, Dtype::f32, 1));
-  const Tensor before = numbers({3, 2}, Dtype::f32, 2);
+  const Tensor rows = context.to_device(random_tensor({4, 2}, Dtype::f32, 1, 1.0));
+  const Tensor before = random_tensor({3, 2}, Dtype::f32, 2, 1.0);
   for (const std::int64_t bad : {std::int64_t{3}, std::int64_t{-2}, std::int64_t{1} << 40}) {
     const Target target(context, {3, 2}, Dtype::f32);
     context.copy(context.to_device(before), target.span());

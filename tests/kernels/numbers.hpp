@@ -1,5 +1,5 @@
-// What the tests of losses and of optimizers share: numbers that a dtype holds exactly, and how far
-// a result may be from one computed in double.
+// What the tests of kernels for training share: numbers that a dtype holds exactly, and how far a
+// result may be from one computed in double.
 #pragma once
 
 #include <algorithm>
@@ -48,6 +48,8 @@ inline Doubles doubles_on(Context& context, const TensorView& tensor) {
   return doubles_of(context.to_host(tensor));
 }
 
+inline std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
 /// U(-bound, bound).
 inline Tensor random_tensor(const Shape& shape, Dtype dtype, std::uint64_t seed,
                             double bound = 3.0) {
@@ -68,6 +70,16 @@ std::string far_off(const Doubles& got, const Doubles& expected, const Allowed& 
              std::to_string(expected[i]) + ", off by " + std::to_string(got[i] - expected[i]);
   }
   return {};
+}
+
+/// The largest difference; infinite for a NaN or another size.
+inline double worst(const Doubles& got, const Doubles& expected) {
+  double most = got.size() == expected.size() ? 0 : kInfinity;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double error = std::abs(got[i] - expected[i]);
+    most = std::isnan(error) ? kInfinity : std::max(most, error);
+  }
+  return most;
 }
 
 /// For a sum of `terms` terms up to `size` in double that is rounded to the dtype once.
