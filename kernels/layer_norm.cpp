@@ -3,6 +3,7 @@
 #include "packrnn/kernels/check.hpp"
 #include "packrnn/kernels/cpu/layer_norm.hpp"
 #include "packrnn/kernels/cuda/layer_norm.hpp"
+#include "packrnn/kernels/recurrent.hpp"
 
 namespace packrnn::kernels {
 namespace {
@@ -34,7 +35,7 @@ void layer_norm_backward(Context& context, const TensorView& x, const TensorView
                          const TensorSpan& dweight, const TensorSpan& dbias) {
   check_rows(context, x, weight, eps);
   const Device device = context.device();
-  const Dtype sums = x.dtype() == Dtype::f64 ? Dtype::f64 : Dtype::f32;
+  const Dtype sums = cell_dtype(x.dtype());
   check("dy", dy, x.shape(), x.dtype(), device);
   check_optional("dx", dx, x.shape(), x.dtype(), device);
   check_optional("dweight", dweight, {x.size(1)}, sums, device);

@@ -8,6 +8,7 @@
 #include "packrnn/kernels/cuda/elementwise.hpp"
 #include "packrnn/kernels/cuda/gradient_product.hpp"
 #include "packrnn/kernels/cuda/linear.hpp"
+#include "packrnn/kernels/recurrent.hpp"
 #include "packrnn/runtime/element.hpp"
 
 namespace packrnn::kernels {
@@ -195,7 +196,7 @@ void linear_weight_gradient(Context& context, const TensorView& x, const TensorV
   check_computable("linear_weight_gradient", x.dtype(), device);
   check("x", x, x.shape(), x.dtype(), device);
   check("dy", dy, {x.size(0), outputs}, x.dtype(), device);
-  const Dtype sums = x.dtype() == Dtype::f64 ? Dtype::f64 : Dtype::f32;
+  const Dtype sums = cell_dtype(x.dtype());
   check_optional("dw", dw, {outputs, k}, sums, device);
   check_optional("db", db, {outputs}, sums, device);
   if (device.type == DeviceType::cuda) return weight_gradient_on_gpu(context, x, dy, dw, db);

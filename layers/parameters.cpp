@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "packrnn/kernels/recurrent.hpp"
 #include "packrnn/runtime/device_queue.hpp"
 #include "packrnn/runtime/expects.hpp"
 
@@ -97,9 +98,7 @@ TensorView Parameters::value(std::string_view name) const {
   return part(values(), state_->entries[index(name)]);
 }
 
-Dtype Parameters::gradient_dtype() const noexcept {
-  return dtype() == Dtype::f64 ? Dtype::f64 : Dtype::f32;
-}
+Dtype Parameters::gradient_dtype() const noexcept { return kernels::cell_dtype(dtype()); }
 
 TensorSpan Parameters::gradients() {
   if (!has_gradients()) {

@@ -20,8 +20,8 @@ constexpr std::array<Meaning, static_cast<std::size_t>(FaultCode::count)> kMeani
     {false,
      "a persistent kernel gave up at step {} waiting for row {} (block {}, part {}): part of it "
      "was not running, because other work holds the device, or waited for data that never came. "
-     "What "
-     "the call was to write is incomplete. Set PACKRNN_ALGORITHM=step to do without such kernels"},
+     "What the call was to write is incomplete. Set PACKRNN_ALGORITHM=step to do without such "
+     "kernels"},
     {true, "lengths[{}] is {}, but must not be negative"},
     {true, "lengths[{}] is not a whole number up to 2^53, but must be"},
     {true, "lengths[{}] is {}, but the layout was made for at most {} steps"},

@@ -33,7 +33,7 @@ class Trial {
         begin_(gpu::create_event(like.device().index, true)),
         end_(gpu::create_event(like.device().index, true)) {
     const std::int64_t N = layout.batch(), D = directions;
-    const Dtype cell = shape.dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32;
+    const Dtype cell = cell_dtype(shape.dtype);
     x_ = context_.zeros({layout.total(), shape.input}, shape.dtype);
     y_ = context_.empty({layout.total(), D * shape.state()}, shape.dtype);
     panels_ = context_.zeros({RecurrentPanels::of(shape).elements}, shape.dtype);
